@@ -1,0 +1,1 @@
+"""The agreement of gateway and runner: words, states, storage, log."""

@@ -1,0 +1,1 @@
+"""Postgres: the truth, and the only home of SQL."""

@@ -1,0 +1,1 @@
+"""Ways to run Steadyrun: the command line, one machine, containers."""

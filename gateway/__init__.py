@@ -1,0 +1,1 @@
+"""The HTTP edge: many stateless processes; owns nothing durable."""

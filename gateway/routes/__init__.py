@@ -1,0 +1,1 @@
+"""What clients call: parse, ask a service, answer."""

@@ -1,0 +1,1 @@
+"""What the routes mean: transactions, decisions, following a run."""

@@ -1,0 +1,1 @@
+"""Executes graphs: claims runs, streams their events; speaks no HTTP."""

@@ -1,0 +1,1 @@
+"""Tests; the folder of a test is its marker."""

@@ -1,0 +1,1 @@
+"""See the markers in pyproject.toml."""
