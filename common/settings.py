@@ -1,0 +1,180 @@
+"""Settings, read once at the composition roots and handed down frozen.
+
+Every variable has the prefix STEADYRUN_ except DATABASE_URL and REDIS_URL, which hosters set under
+these names. The README's table is made from this file, so each field says what it does.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from common.errors import Misconfigured
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """What gateways and runners share."""
+
+    model_config = SettingsConfigDict(env_prefix="STEADYRUN_", frozen=True, extra="ignore")
+
+    database_url: SecretStr = Field(
+        validation_alias=AliasChoices("DATABASE_URL", "STEADYRUN_DATABASE_URL"),
+        description="Postgres ≥ 15, as postgresql://user:password@host:port/database",
+    )
+    redis_url: SecretStr = Field(
+        validation_alias=AliasChoices("REDIS_URL", "STEADYRUN_REDIS_URL"),
+        description="Redis ≥ 7.0 or Valkey ≥ 8, as redis:// or rediss://",
+    )
+    redis_prefix: str = Field("", description="put before every Redis key and channel")
+    graphs: Path = Field(Path("langgraph.json"), description="the graph file (contract §8)")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe log line that is written"
+    )
+    log_retention_s: Seconds = Field(
+        86_400,
+        description="how long the Redis log of a run that has not ended outlives its last write",
+    )
+    ended_log_retention_s: Seconds = Field(
+        300,
+        description="how long the Redis log of an ended run is kept; then the archive serves",
+    )
+    redis_timeout_s: Seconds = Field(2.0, description="limit for one answer of Redis")
+    postgres_timeout_s: Seconds = Field(15.0, description="limit for one statement of ours")
+    masking_patterns: list[str] = Field(
+        [],
+        description="further regular expressions (a JSON list) whose matches are masked",
+    )
+
+    @field_validator("database_url")
+    @classmethod
+    def _postgres(cls, url: SecretStr) -> SecretStr:
+        if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("must begin with postgresql://")
+        return url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, url: SecretStr) -> SecretStr:
+        if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis:// or rediss://")
+        return url
+
+
+class GatewaySettings(Settings):
+    """The HTTP edge."""
+
+    gateway_host: str = Field("127.0.0.1", description="address the gateway listens on")
+    gateway_port: int = Field(8000, ge=0, le=65_535, description="port the gateway listens on")
+    jwt_secret: SecretStr | None = Field(
+        None, description="HS256 secret, at least 32 bytes; also signs tickets"
+    )
+    jwks_url: str | None = Field(
+        None, description="where the keys of RS256/ES256 tokens are (https:// or file://)"
+    )
+    jwt_audience: str | None = Field(None, description="required `aud`; unchecked when unset")
+    jwt_issuer: str | None = Field(None, description="required `iss`; unchecked when unset")
+    ticket_ttl_s: Seconds = Field(600, description="how long a stream ticket opens a stream")
+    demo: bool = Field(False, description="hand out demo tokens; `steadyrun up` sets it")
+    cors_origins: Annotated[list[str], NoDecode] = Field(
+        [], description="origins that browsers may call from, separated by commas"
+    )
+    gateway_pool_size: int = Field(8, ge=1, description="Postgres connections of one gateway")
+    body_bytes_max: int = Field(1 << 20, ge=1024, description="largest request body")
+    content_bytes_max: int = Field(256 << 10, ge=1, description="largest message content")
+    heartbeat_interval_s: Seconds = Field(10, description="between two comment lines of a stream")
+    send_timeout_s: Seconds = Field(
+        20, description="a client that takes nothing for so long is aborted; it can come back"
+    )
+    ring_bytes_max: int = Field(256 << 10, ge=4096, description="live frames kept per followed run")
+    follow_linger_s: Seconds = Field(
+        3, description="how long a run is still followed after its last stream has gone"
+    )
+    streams_max: int = Field(20_000, ge=1, description="open streams of one gateway")
+    streams_per_user_max: int = Field(200, ge=1, description="open streams of one user per gateway")
+    drain_window_s: Seconds = Field(
+        5, description="SIGTERM: streams are aborted one after the other over this time"
+    )
+    guard_timeout_s: Seconds = Field(5, description="limit for a graph's guard or resume validator")
+    idempotency_retention_s: Seconds = Field(86_400, description="how long answers are kept by key")
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _origins(cls, value: object) -> object:
+        return (
+            [o.strip() for o in value.split(",") if o.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("jwt_secret")
+    @classmethod
+    def _long_enough(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and len(secret.get_secret_value().encode()) < 32:
+            raise ValueError("must have at least 32 bytes")
+        return secret
+
+
+class RunnerSettings(Settings):
+    """The executing side."""
+
+    runner_concurrency: int = Field(16, ge=1, description="runs executed at once by one runner")
+    runner_pool_size: int = Field(6, ge=1, description="Postgres connections beside checkpoints")
+    checkpoint_pool_size: int = Field(8, ge=1, description="Postgres connections for checkpoints")
+    lease_ttl_s: Seconds = Field(6, description="a runner that cannot renew for so long is dead")
+    lease_renew_interval_s: Seconds = Field(1, description="between two renewals")
+    death_notice: Literal["lock", "lease"] = Field(
+        "lock", description="`lease` behind a transaction pooler, where session locks do not hold"
+    )
+    reap_interval_s: Seconds = Field(0.5, description="between two looks for dead runners")
+    reap_grace_s: Seconds = Field(
+        0.3, description="a free lock must be seen twice with so much time between"
+    )
+    claim_poll_s: Seconds = Field(1, description="the safe poll beside the wake-up")
+    publish_window_s: float = Field(
+        0.01, ge=0, description="events of a busy run are collected for so long"
+    )
+    publish_batch_bytes_max: int = Field(32 << 10, ge=1024, description="size that closes a batch")
+    archive_interval_s: Seconds = Field(
+        2, description="the log is written to the archive at least so often"
+    )
+    buffer_bytes_max: int = Field(
+        8 << 20,
+        ge=1 << 16,
+        description="un-archived frames of one run before its graph waits",
+    )
+    sequence_block: int = Field(1000, ge=1, description="numbers reserved at once")
+    run_timeout_s: Seconds = Field(
+        3600, description="longest execution of a run; waiting for a person does not count"
+    )
+    attempts_max: int = Field(3, ge=1, description="deaths of a runner before the run fails")
+    drain_timeout_s: Seconds = Field(
+        8, description="SIGTERM: how long runs may take to reach a step boundary"
+    )
+    tool_payload_bytes_max: int = Field(4096, ge=64, description="tool inputs and summaries shown")
+    custom_payload_bytes_max: int = Field(32 << 10, ge=64, description="`custom` data shown")
+    output_bytes_max: int = Field(64 << 10, ge=64, description="`output` of a run shown")
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def load(kind: type[AnySettings]) -> AnySettings:
+    """The settings of the environment; raises Misconfigured with one line naming each variable."""
+    try:
+        return kind()
+    except ValidationError as error:
+        raise Misconfigured("; ".join(_causes(error))) from error
+
+
+def _causes(error: ValidationError) -> list[str]:
+    """One cause a variable, without its value: it may be a secret."""
+    return [
+        f"{_variable(str(part['loc'][0]))}: {part['msg'].removeprefix('Value error, ')}"
+        for part in error.errors(include_input=False, include_url=False)
+    ]
+
+
+def _variable(name: str) -> str:
+    name = name.upper()
+    return name if name in ("DATABASE_URL", "REDIS_URL") else f"STEADYRUN_{name}"
