@@ -1,0 +1,246 @@
+"""LangGraph's Postgres checkpointer, fenced by (run, epoch).
+
+After a newer epoch exists, an older runner can change nothing (invariant I3). The check and the
+write are **one statement**: a check in an earlier statement lets late writes through, and a
+transaction that a stopped process holds open would block the claim for ever. `FOR SHARE` makes
+the writer wait for a claim that is about to commit, and refuses it afterwards. The status is part
+of the fence, so that stragglers after the terminal event are refused as well; hence a runner sets
+the status only when the graph's stream has ended.
+
+Only the two writes are ours; reading and serialising stay LangGraph's. Every write is idempotent
+(`ON CONFLICT`), so it is sent again when the connection broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    get_serializable_checkpoint_metadata,
+)
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from common.errors import LeaseLost, Unavailable
+
+Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+
+BIG_STATE_BYTES = 256 * 1024
+"""Above this, serialising would hold the event loop too long and goes to a thread."""
+
+_FENCE = """WITH f AS (
+  SELECT 1 FROM runs WHERE id = %(run)s AND epoch = %(epoch)s AND status = 'running' FOR SHARE)"""
+
+_PUT = (
+    _FENCE
+    + """, b AS (
+  INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+  SELECT %(thread)s, %(ns)s, u.* FROM f, unnest(
+    %(channel)s::text[], %(version)s::text[], %(type)s::text[], %(blob)s::bytea[]) u
+  ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING)
+INSERT INTO checkpoints
+  (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
+SELECT %(thread)s, %(ns)s, %(id)s, %(parent)s, %(checkpoint)s, %(metadata)s FROM f
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)
+DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata
+RETURNING 1 AS held"""
+)
+
+_WRITES = (
+    _FENCE
+    + """, w AS (
+  INSERT INTO checkpoint_writes
+    (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
+  SELECT %(thread)s, %(ns)s, %(id)s, %(task)s, %(path)s, u.* FROM f, unnest(
+    %(idx)s::int[], %(channel)s::text[], %(type)s::text[], %(blob)s::bytea[]) u
+  ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO """
+)
+_INSERT_WRITES = _WRITES + "NOTHING) SELECT 1 AS held FROM f"
+_UPSERT_WRITES = (
+    _WRITES
+    + "UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob)"
+    + " SELECT 1 AS held FROM f"
+)
+
+
+async def open_pool(url: str, *, application_name: str, size: int, timeout_s: float = 10.0) -> Pool:
+    """The pool that all savers of a runner share. Raises `Unavailable` if Postgres does not answer.
+
+    autocommit, because one statement is one transaction; no prepared statements on the first
+    use, so that a transaction pooler in front of Postgres is no trouble.
+    """
+    pool: Pool = AsyncConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        open=False,
+        timeout=timeout_s,
+        kwargs={
+            "autocommit": True,
+            "prepare_threshold": 0,
+            "row_factory": dict_row,
+            "application_name": application_name,
+            "connect_timeout": 5,
+        },
+    )
+    try:
+        await pool.open(wait=True, timeout=timeout_s)
+    except PoolTimeout as error:
+        await pool.close()
+        raise Unavailable("Postgres") from error
+    return pool
+
+
+class FencedSaver(AsyncPostgresSaver):
+    """The checkpointer of one (run, epoch); make a new one for every take-up of a run.
+
+    `aput` and `aput_writes` raise `LeaseLost` and write nothing when the run is not `running`
+    under this epoch, and `Unavailable` when Postgres stays away for `patience_s` seconds.
+    """
+
+    def __init__(self, pool: Pool, run_id: str, epoch: int, *, patience_s: float = 3.0) -> None:
+        super().__init__(pool)
+        self._pool = pool
+        self._run_id = run_id
+        self._epoch = epoch
+        self._patience_s = patience_s
+        self._last_bytes = 0
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        conf = config["configurable"]
+        inline, blobs = _split(checkpoint["channel_values"])
+        versions = {name: v for name, v in new_versions.items() if name in blobs}
+        rows = await self._dump(
+            self._dump_blobs, conf["thread_id"], conf["checkpoint_ns"], blobs, versions
+        )
+        await self._fenced(
+            _PUT,
+            {
+                "thread": conf["thread_id"],
+                "ns": conf["checkpoint_ns"],
+                "id": checkpoint["id"],
+                "parent": conf.get("checkpoint_id"),
+                "checkpoint": Jsonb({**checkpoint, "channel_values": inline}),
+                "metadata": Jsonb(get_serializable_checkpoint_metadata(config, metadata)),
+                **_columns(rows, ("channel", "version", "type", "blob")),
+            },
+        )
+        return _address(conf["thread_id"], conf["checkpoint_ns"], checkpoint["id"])
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        conf = config["configurable"]
+        where = (conf["thread_id"], conf["checkpoint_ns"], conf["checkpoint_id"])
+        rows = await self._dump(self._dump_writes, *where, task_id, task_path, writes)
+        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        await self._fenced(
+            _UPSERT_WRITES if special else _INSERT_WRITES,
+            {
+                **dict(zip(("thread", "ns", "id"), where, strict=True)),
+                "task": task_id,
+                "path": task_path,
+                **_columns(rows, ("idx", "channel", "type", "blob")),
+            },
+        )
+
+    async def _dump(self, dump: Any, *args: Any) -> list[tuple[Any, ...]]:
+        """Serialise inline (a thread costs more than it gives), except after a big state."""
+        big = self._last_bytes > BIG_STATE_BYTES
+        rows: list[tuple[Any, ...]] = await asyncio.to_thread(dump, *args) if big else dump(*args)
+        self._last_bytes = sum(len(row[-1] or b"") for row in rows)
+        return rows
+
+    async def _fenced(self, statement: str, values: Mapping[str, Any]) -> None:
+        parameters = {"run": self._run_id, "epoch": self._epoch, **values}
+        deadline, pause_s = time.monotonic() + self._patience_s, 0.05
+        while True:
+            try:
+                held = await self._execute(statement, parameters)
+                break
+            except Unavailable:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        if not held:
+            raise LeaseLost(self._run_id, self._epoch)
+
+    async def _execute(self, statement: str, parameters: Mapping[str, Any]) -> bool:
+        async with _translated(), self._pool.connection() as connection:
+            cursor = await connection.execute(statement, parameters, binary=True)
+            return await cursor.fetchone() is not None
+
+    @asynccontextmanager
+    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
+        async with _translated(), super()._cursor(pipeline=pipeline) as cursor:
+            yield cursor
+
+
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    """Turn "Postgres cannot be reached" into `Unavailable`; leave every other error alone."""
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        if not _is_away(error):
+            raise
+        raise Unavailable("Postgres") from error
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    """Class 08 is a broken connection, 57P a server that stops; none at all comes from libpq."""
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+
+
+def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Primitive values stay in the checkpoint's JSON, the others become blobs (as upstream)."""
+    inline: dict[str, Any] = {}
+    blobs: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is None or isinstance(value, str | int | float | bool):
+            inline[name] = value
+            continue
+        blobs[name] = value
+        if isinstance(value, _DeltaSnapshot):
+            inline[name] = True
+    return inline, blobs
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """The last `len(names)` columns of the rows, each as an array for `unnest`."""
+    return {name: [row[i - len(names)] for row in rows] for i, name in enumerate(names)}
+
+
+def _address(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": namespace,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
