@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.errors import Misconfigured
 from deploy.binaries import Postgres, find_postgres, find_redis
+from deploy.child import Child
 from deploy.process import Command, read_pid, spawn, stop_leftover
 from deploy.state import LOOPBACK, StateFolder
 from deploy.unprivileged import Account, can_reach, server_account, shared_folder, stage
@@ -42,6 +43,19 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://{USER}:{self._password}@{LOOPBACK}:{self._port}/postgres"
+
+    def child(self) -> Child:
+        command = self.command()
+        return Child(
+            name="postgres",
+            role="postgres",
+            command=command,
+            prepare=self.prepare,
+            is_ready=self.is_ready,
+            stop_signal=command.death_signal,
+            hard_signal=signal.SIGQUIT,
+            patience_s=20.0,
+        )
 
     def prepare(self) -> None:
         if not self._data.exists():
@@ -128,6 +142,16 @@ class RedisServer:
     @property
     def url(self) -> str:
         return f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
+
+    def child(self) -> Child:
+        return Child(
+            name="redis",
+            role="redis",
+            command=self.command(),
+            prepare=self.prepare,
+            is_ready=self.is_ready,
+            patience_s=10.0,
+        )
 
     def prepare(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)

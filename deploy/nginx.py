@@ -13,6 +13,8 @@ from pathlib import Path
 from string import Template
 
 from deploy.binaries import find_nginx
+from deploy.child import Child
+from deploy.probe import is_answering
 from deploy.process import Command, group_members, kill_group, read_pid, stop_leftover
 from deploy.state import LOOPBACK, StateFolder
 
@@ -63,9 +65,17 @@ class NginxServer:
         self._gateways = gateways
         self._server = find_nginx()
 
-    @property
-    def url(self) -> str:
-        return f"http://{LOOPBACK}:{self._port}"
+    def child(self) -> Child:
+        url = f"http://{LOOPBACK}:{self._port}"
+        return Child(
+            name="nginx",
+            role="nginx",
+            command=self.command(),
+            url=url,
+            prepare=self.prepare,
+            is_ready=lambda pid: is_answering(f"{url}/readyz"),
+            patience_s=3.0,
+        )
 
     def prepare(self) -> None:
         (self._folder / "temp").mkdir(parents=True, exist_ok=True)

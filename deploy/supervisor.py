@@ -8,18 +8,17 @@ A child that ends is started again, later each time it ends soon. While a child 
 time, ending with a status of its own is a cause to give up (`ChildFailed`); being killed is not.
 """
 
-import os
-import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
 from common.errors import Misconfigured, SteadyrunError
+from deploy.child import Backoff, Child
 from deploy.process import Command, has_exited, kill_group, spawn
+from deploy.signals import Signals
 from deploy.topology import Process, Role
 
 STOP_ORDER: tuple[Role, ...] = ("nginx", "gateway", "runner", "redis", "postgres")
@@ -31,82 +30,6 @@ class ChildFailed(SteadyrunError):
 
 class Stopped(Exception):
     """Somebody asked us to stop while something was still being started."""
-
-
-def _nothing() -> None:
-    return None
-
-
-def _always(pid: int) -> bool:
-    return True
-
-
-@dataclass(frozen=True)
-class Child:
-    """How one process is started, known to be ready, and stopped."""
-
-    name: str
-    role: Role
-    command: Callable[[], Command]
-    url: str | None = None
-    prepare: Callable[[], None] = _nothing  # before every start
-    is_ready: Callable[[int], bool] = _always
-    stop_signal: signal.Signals = signal.SIGTERM
-    hard_signal: signal.Signals = signal.SIGKILL
-    patience_s: float = 15.0  # between the two
-    probation_s: float = 0.0  # ending by itself so soon after its first start is fatal
-
-
-@dataclass
-class Backoff:
-    """How long to wait before the next start of a child that has ended."""
-
-    first_s: float = 0.1
-    longest_s: float = 10.0
-    calm_s: float = 20.0  # a child that ran so long begins at `first_s` again
-    _next_s: float = 0.0
-
-    def after(self, uptime_s: float) -> float:
-        if uptime_s >= self.calm_s or not self._next_s:
-            self._next_s = self.first_s
-        delay_s = self._next_s
-        self._next_s = min(2 * delay_s, self.longest_s)
-        return delay_s
-
-
-class Signals:
-    """Sleep that ends early for a signal; counts the requests to stop."""
-
-    def __init__(self) -> None:
-        self.stops = 0
-        self._reader, self._writer = os.pipe()
-
-    @classmethod
-    @contextmanager
-    def watched(cls) -> Iterator["Signals"]:
-        """Install before the first child is started. Main thread only."""
-        signals = cls()
-        os.set_blocking(signals._reader, False)
-        os.set_blocking(signals._writer, False)
-        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-        before = {number: signal.signal(number, signals._take) for number in watched}
-        previous = signal.set_wakeup_fd(signals._writer, warn_on_full_buffer=False)
-        try:
-            yield signals
-        finally:
-            signal.set_wakeup_fd(previous)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(signals._reader)
-            os.close(signals._writer)
-
-    def sleep(self, timeout_s: float) -> None:
-        if select.select([self._reader], [], [], max(0.0, timeout_s))[0]:
-            os.read(self._reader, 4096)
-
-    def _take(self, number: int, frame: object) -> None:
-        if number != signal.SIGCHLD:
-            self.stops += 1
 
 
 @dataclass
@@ -133,7 +56,7 @@ class Supervisor:
         signals: Signals,
         *,
         on_change: Callable[[Sequence[Process]], None],
-        say: Callable[[str], None],
+        say: Callable[[str], object],
     ) -> None:
         self._signals = signals
         self._on_change = on_change
@@ -210,7 +133,7 @@ class Supervisor:
         return kept.process is not None and kept.child.is_ready(kept.process.pid)
 
     def _spawn(self, kept: _Kept) -> None:
-        kept.process = spawn(kept.child.command())
+        kept.process = spawn(kept.child.command)
         kept.started_at = time.monotonic()
         kept.lives += 1
         self._announce()
@@ -229,7 +152,7 @@ class Supervisor:
         status = kept.process.returncode
         kept.process = None
         self._announce()
-        epitaph = _obituary(kept.child.name, status, kept.child.command().log)
+        epitaph = _obituary(kept.child.name, status, kept.child.command.log)
         on_probation = kept.lives == 1 and kept.uptime_s < kept.child.probation_s
         if status >= 0 and (is_starting or on_probation):
             raise ChildFailed(epitaph)

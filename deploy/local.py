@@ -1,0 +1,186 @@
+"""`steadyrun up`: the whole system on one machine (contract §7).
+
+Servers, migrations, gateways and runners, nginx, in this order; stopped the other way round.
+Killing this process leaves nothing running, and nothing that was acknowledged is lost.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+
+from common.errors import Misconfigured
+from deploy.child import Child
+from deploy.embedded import PostgresServer, RedisServer
+from deploy.nginx import NginxServer
+from deploy.probe import is_answering
+from deploy.process import Command
+from deploy.signals import Signals
+from deploy.state import LOOPBACK, StateFolder, is_port_free
+from deploy.supervisor import Stopped, Supervisor
+from deploy.topology import Process, Topology
+
+OPEN_FILES_MAX = 262_144
+# -P: a module beside the caller's files must not stand in for one of ours
+PROGRAM = (sys.executable, "-P", "-m", "deploy.cli")
+RUNNER_PROBATION_S = 20.0  # a runner has no probe: a graph that cannot be loaded ends it early
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The options of `up`."""
+
+    gateways: int = 2
+    runners: int = 2
+    port: int = 8080
+    graphs: Path | None = None  # None: the sample agent
+    state: Path = Path(".steadyrun")
+    nginx: bool = True
+
+
+def up(choices: Choices, say: Callable[[str], object], program: Sequence[str] = PROGRAM) -> None:
+    """Run until SIGINT or SIGTERM. Raises Misconfigured or ChildFailed when it cannot be run.
+
+    `program` is what the verbs migrate, gateway and runner are given to.
+    """
+    with Signals.watched() as signals, StateFolder.open(choices.state) as state:
+        _allow_many_open_files()
+        system = System(choices, state, program)
+        supervisor = Supervisor(signals, on_change=system.note, say=say)
+        try:
+            with suppress(Stopped):
+                system.start(supervisor)
+                say(_welcome(system.topology, state))
+                supervisor.watch()
+        finally:
+            supervisor.stop()
+            state.topology.unlink(missing_ok=True)
+
+
+class System:
+    """The children that choices and environment ask for, and the topology they make."""
+
+    def __init__(self, choices: Choices, state: StateFolder, program: Sequence[str]) -> None:
+        self._state = state
+        self._program = program
+        self._graphs = _graphs(choices.graphs)
+        self._runners = choices.runners
+        self._ports = [state.port(f"gateway-{n + 1}") for n in range(choices.gateways)]
+        self._nginx = self._front(choices)
+        self._postgres = None if _given("DATABASE_URL") else PostgresServer(state)
+        self._redis = None if _given("REDIS_URL") else RedisServer(state)
+        self.topology = Topology(
+            url=f"http://{LOOPBACK}:{choices.port}",
+            database_url=self._postgres.url if self._postgres else _given("DATABASE_URL"),
+            redis_url=self._redis.url if self._redis else _given("REDIS_URL"),
+            jwt_secret=_given("JWT_SECRET") or state.memory.jwt_secret,
+        )
+
+    def start(self, supervisor: Supervisor) -> None:
+        """In order; raises what `Supervisor.start` raises."""
+        supervisor.start(server.child() for server in (self._redis, self._postgres) if server)
+        supervisor.run_once("migrate", self._command("migrate", "migrate"))
+        supervisor.start([*self._gateways(), *self._runner_children()])
+        if self._nginx:
+            supervisor.start([self._nginx.child()])
+
+    def note(self, processes: Sequence[Process]) -> None:
+        self.topology = replace(self.topology, processes=processes)
+        self.topology.write(self._state.topology)
+
+    def _front(self, choices: Choices) -> NginxServer | None:
+        """nginx on the chosen port, or the first gateway there."""
+        nginx = None
+        if choices.nginx:
+            addresses = [f"{LOOPBACK}:{port}" for port in self._ports]
+            nginx = NginxServer(self._state, port=choices.port, gateways=addresses)
+            nginx.stop_leftovers()
+        else:
+            self._ports[0] = choices.port
+        if not is_port_free(choices.port):
+            raise Misconfigured(f"port {choices.port} is taken: name another by --port")
+        return nginx
+
+    def _gateways(self) -> list[Child]:
+        return [self._gateway(f"gateway-{n}", port) for n, port in enumerate(self._ports, start=1)]
+
+    def _gateway(self, name: str, port: int) -> Child:
+        url = f"http://{LOOPBACK}:{port}"
+        return Child(
+            name=name,
+            role="gateway",
+            command=self._command(
+                name,
+                "gateway",
+                STEADYRUN_GATEWAY_HOST=LOOPBACK,
+                STEADYRUN_GATEWAY_PORT=str(port),
+            ),
+            url=url,
+            is_ready=lambda pid: is_answering(f"{url}/readyz"),
+        )
+
+    def _runner_children(self) -> list[Child]:
+        names = [f"runner-{n + 1}" for n in range(self._runners)]
+        return [
+            Child(name, "runner", self._command(name, "runner"), probation_s=RUNNER_PROBATION_S)
+            for name in names
+        ]
+
+    def _command(self, name: str, verb: str, **more: str) -> Command:
+        return Command(
+            argv=[*self._program, verb],
+            log=self._state.log(name),
+            env=self._environment() | more,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """The caller's, less what libpq would take from it for a server of ours."""
+        kept = {k: v for k, v in os.environ.items() if not (self._postgres and k.startswith("PG"))}
+        ours = {
+            "DATABASE_URL": self.topology.database_url,
+            "REDIS_URL": self.topology.redis_url,
+            "STEADYRUN_JWT_SECRET": self.topology.jwt_secret,
+            "STEADYRUN_GRAPHS": str(self._graphs),
+            "STEADYRUN_DEMO": "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        return kept | ours
+
+
+def _given(name: str) -> str:
+    """A setting of the caller's environment, "" when unset."""
+    return os.environ.get(f"STEADYRUN_{name}") or (
+        os.environ.get(name, "") if name in ("DATABASE_URL", "REDIS_URL") else ""
+    )
+
+
+def _graphs(chosen: Path | None) -> Path:
+    sample = Path(str(files("runner"))) / "graphs" / "opspilot" / "langgraph.json"
+    path = (chosen or sample).absolute()
+    if not path.is_file():
+        raise Misconfigured(f"there is no graph file {path}: name one by --graphs")
+    return path
+
+
+def _allow_many_open_files() -> None:
+    """A stream takes two files in nginx and one in a gateway; children inherit the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _welcome(topology: Topology, state: StateFolder) -> str:
+    return "\n".join(
+        [
+            f"Steadyrun runs at {topology.url}",
+            f'  ask it      steadyrun chat --url {topology.url} "Restart the checkout service"',
+            f"  processes   {state.topology}",
+            f"  logs        {state.logs}",
+            "  stop        Ctrl-C",
+        ]
+    )
