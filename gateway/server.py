@@ -1,0 +1,119 @@
+"""uvicorn, taught three things: to abort a response, to drain streams, to bound a request's head.
+
+A response that is not ended but whose connection closes is seen by every client and proxy as a cut
+(no last chunk), which is what a drain or a slow client needs. uvicorn offers no way for it, so the
+protocol hands the app its connection as an ASGI extension.
+"""
+
+import asyncio
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+from uvicorn import Config, Server
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.sse import ABORT_EXTENSION, Drain
+
+HEAD_BYTES_MAX = 64 << 10
+_SEND_BUFFER_BYTES = 256 << 10  # kernel memory that one client which reads nothing can hold
+_BACKLOG = 2048
+_FLUSH_S = 1.0  # an abort lets written frames out for so long
+_AFTER_WINDOW_S = 5.0  # for requests other than streams, once all streams are gone
+
+
+class AbortableProtocol(HttpToolsProtocol):
+    """One connection. Its app finds `abort(now)` under `steadyrun.abort` in `extensions`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._inner = self.app
+        self.app = self._with_abort
+        self._lost: asyncio.Future[None] = self.loop.create_future()
+        self._head_bytes: int | None = 0  # None: not reading a head
+
+    async def abort(self, now: bool) -> None:
+        """Close without ending the response. Returns once the connection is gone.
+
+        Frames already written go out first; `now`, or a client that does not take them, drops them.
+        """
+        if now:
+            self.transport.abort()
+        else:
+            self.transport.close()
+            await asyncio.wait({self._lost}, timeout=_FLUSH_S)
+            self.transport.abort()
+        await asyncio.wait({self._lost}, timeout=_FLUSH_S)
+
+    async def _with_abort(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            scope["extensions"] = {**scope.get("extensions", {}), ABORT_EXTENSION: self.abort}
+        await self._inner(scope, receive, send)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """The parser collects a head of any size; the connection with such a one is closed."""
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes is not None and self._head_bytes > HEAD_BYTES_MAX:
+            self.send_400_response("Request head too large.")
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
+
+class DrainingServer(Server):
+    """On SIGTERM or SIGINT: no new connections, streams aborted over the window, then the end.
+
+    uvicorn raises the signal again when it is done, so that the status would be 143; contract §7
+    wants 0, so signals are not recorded.
+    """
+
+    def __init__(self, config: Config, drain: Drain) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.create_task(self._drain.run())
+        await super().shutdown(sockets)
+        draining.cancel()
+
+
+def server(app: Any, drain: Drain, window_s: float) -> DrainingServer:
+    config = Config(
+        app,
+        http=AbortableProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # its lines hold query strings, and so tickets
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,  # longer than nginx keeps an idle upstream connection
+        timeout_graceful_shutdown=int(window_s + _AFTER_WINDOW_S) + 1,
+    )
+    return DrainingServer(config, drain)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    return listener
