@@ -1,0 +1,192 @@
+"""Conversations: the chat list, confirmed facts and summaries. Each belongs to one user."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from common.db import checkpoints
+from common.db.engine import Connection
+from common.db.paging import at_moment, microseconds, page
+from common.db.statement import Statement
+from common.db.values import refuse_unstorable, repair_text
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`session`: the user's current one for the session facade (contract §6)."""
+
+    id: str
+    user_id: str
+    title: str
+    graph: str
+    facts: dict[str, Any]
+    facts_version: int
+    summary: str | None
+    session: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+_COLUMNS = ", ".join(Conversation.__dataclass_fields__)
+
+
+async def create(
+    connection: Connection,
+    *,
+    id: str,
+    user_id: str,
+    title: str,
+    graph: str,
+    facts: dict[str, Any] | None = None,
+) -> Conversation:
+    refuse_unstorable(title=title, facts=facts)
+    row = await _CREATE.row(
+        connection, id=id, user=user_id, title=title, graph=graph, facts=facts or {}, session=False
+    )
+    return Conversation(*_present(row))
+
+
+async def find(connection: Connection, conversation_id: str, user_id: str) -> Conversation | None:
+    """Another user's conversation is None, as if it were not there (contract §4)."""
+    row = await _FIND.row(connection, id=conversation_id, user=user_id)
+    return None if row is None else Conversation(*row)
+
+
+async def list_page(
+    connection: Connection, user_id: str, cursor: str | None, limit: int
+) -> tuple[list[Conversation], str | None]:
+    """Last used first. One that is used while a client pages comes to the front again."""
+    moment, last_id = at_moment(cursor) or (None, "")
+    rows = await _LIST.rows(connection, user=user_id, moment=moment, id=last_id, limit=limit + 1)
+    items = [Conversation(*row) for row in rows]
+    return page(items, limit, lambda item: (microseconds(item.updated_at), item.id))
+
+
+async def delete(connection: Connection, conversation_id: str, user_id: str) -> bool:
+    """With its messages, runs, events, interrupts, effects and checkpoints. In a transaction.
+
+    Whether a run may be active is the caller's question; its runner loses its lease by this.
+    """
+    await _LOCK_RUNS.rows(connection, id=conversation_id, user=user_id)
+    if not await _DELETE.found(connection, id=conversation_id, user=user_id):
+        return False
+    await checkpoints.delete(connection, conversation_id)
+    return True
+
+
+async def set_facts(
+    connection: Connection,
+    conversation_id: str,
+    user_id: str,
+    set: dict[str, Any],
+    unset: Sequence[str],
+    version: int,
+) -> Conversation | None:
+    """None: there is none, or `version` is stale (the caller tells which by `find`)."""
+    refuse_unstorable(set=set, unset=unset)
+    row = await _SET_FACTS.row(
+        connection,
+        id=conversation_id,
+        user=user_id,
+        set=set,
+        unset=list(unset),
+        version=version,
+    )
+    return None if row is None else Conversation(*row)
+
+
+async def merge_facts(
+    connection: Connection, run_id: str, epoch: int, facts: dict[str, Any]
+) -> int | None:
+    """A validated tool result confirms facts: the new version. Fenced by the run: None."""
+    version: int | None = await _MERGE_FACTS.value(connection, run=run_id, epoch=epoch, facts=facts)
+    return version
+
+
+async def set_summary(connection: Connection, run_id: str, epoch: int, summary: str) -> bool:
+    """The summary of earlier turns. Fenced by the run."""
+    return await _SET_SUMMARY.found(
+        connection, run=run_id, epoch=epoch, summary=repair_text(summary)
+    )
+
+
+async def find_session(connection: Connection, user_id: str) -> Conversation | None:
+    """The user's current session, at most one (contract §6)."""
+    row = await _FIND_SESSION.row(connection, user=user_id)
+    return None if row is None else Conversation(*row)
+
+
+async def begin_session(
+    connection: Connection, *, id: str, user_id: str, title: str, graph: str
+) -> Conversation:
+    """The user's current session, a new one if there is none; one for any number of callers."""
+    refuse_unstorable(title=title)
+    row = await _CREATE.row(
+        connection, id=id, user=user_id, title=title, graph=graph, facts={}, session=True
+    )
+    if row is None:
+        row = await _FIND_SESSION.row(connection, user=user_id)
+    return Conversation(*_present(row))
+
+
+async def end_session(connection: Connection, user_id: str) -> Conversation | None:
+    """The conversation stays in the list; the next `begin_session` makes a new one."""
+    row = await _END_SESSION.row(connection, user=user_id)
+    return None if row is None else Conversation(*row)
+
+
+def _present(row: Any | None) -> Any:
+    if row is None:
+        raise LookupError("a statement that always gives a row gave none")
+    return row
+
+
+_CREATE = Statement(f"""
+INSERT INTO conversations (id, user_id, title, graph, facts, session)
+VALUES (:id, :user, :title, :graph, :facts, :session)
+ON CONFLICT (user_id) WHERE session DO NOTHING RETURNING {_COLUMNS}
+""")
+
+_FIND = Statement(f"SELECT {_COLUMNS} FROM conversations WHERE id = :id AND user_id = :user")
+
+_LIST = Statement(f"""
+SELECT {_COLUMNS} FROM conversations
+ WHERE user_id = :user
+   AND (:moment::timestamptz IS NULL OR (updated_at, id) < (:moment::timestamptz, :id::text))
+ ORDER BY updated_at DESC, id DESC LIMIT :limit
+""")
+
+# runs before their conversation, as all that changes a run does: no deadlock with them
+_LOCK_RUNS = Statement("""
+SELECT 1 FROM runs WHERE conversation_id = :id AND user_id = :user ORDER BY id FOR UPDATE
+""")
+
+_DELETE = Statement("DELETE FROM conversations WHERE id = :id AND user_id = :user RETURNING 1")
+
+_SET_FACTS = Statement(f"""
+UPDATE conversations SET facts = (facts || :set::jsonb) - :unset::text[],
+       facts_version = facts_version + 1, updated_at = clock_timestamp()
+ WHERE id = :id AND user_id = :user AND facts_version = :version RETURNING {_COLUMNS}
+""")
+
+_HELD_RUN = """
+WITH held AS (SELECT conversation_id FROM runs
+               WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE)
+"""
+
+_MERGE_FACTS = Statement(f"""{_HELD_RUN}
+UPDATE conversations SET facts = facts || :facts::jsonb, facts_version = facts_version + 1
+ WHERE id = (SELECT conversation_id FROM held) RETURNING facts_version
+""")
+
+_SET_SUMMARY = Statement(f"""{_HELD_RUN}
+UPDATE conversations SET summary = :summary
+ WHERE id = (SELECT conversation_id FROM held) RETURNING 1
+""")
+
+_FIND_SESSION = Statement(f"SELECT {_COLUMNS} FROM conversations WHERE user_id = :user AND session")
+
+_END_SESSION = Statement(f"""
+UPDATE conversations SET session = false WHERE user_id = :user AND session RETURNING {_COLUMNS}
+""")

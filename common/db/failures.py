@@ -1,0 +1,46 @@
+"""Errors of the driver, translated once (common.errors). Texts of the driver never leave (I9)."""
+
+import asyncpg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from common.errors import Misconfigured, Refused, SteadyrunError, Unavailable
+
+POSTGRES = "Postgres"
+
+# what a driver, the pool or the network raise; anything else is a mistake of ours and passes
+FOREIGN = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, PoolTimeout, DBAPIError)
+
+# Postgres is away, starting, stopping, full, read-only, or gave up this statement: try again later
+_AWAY = ("08", "53", "57", "58", "40", "55P03", "25006", "25P03", "28", "3D")
+_UNSTORABLE = ("22021", "22P05")
+_GONE = "23503"
+
+
+def translate(error: BaseException) -> SteadyrunError | None:
+    """The error of ours for a foreign one, or None if it has to surface as it is."""
+    state = str(getattr(error, "sqlstate", None) or "")
+    if state.startswith(_UNSTORABLE) or isinstance(error.__cause__, UnicodeEncodeError):
+        return Refused("VALIDATION", "text holds a character that cannot be stored")
+    if state == _GONE:
+        return Refused("NOT_FOUND", "what this belongs to has been deleted")
+    if state.startswith(_AWAY) or isinstance(error, OSError | PoolTimeout):
+        return Unavailable(POSTGRES)
+    # the driver's own errors without a state: its connection is closed or in an unknown condition
+    return Unavailable(POSTGRES) if _lost(error) else None
+
+
+def misconfigured(error: BaseException) -> Misconfigured | None:
+    """At start: what trying again cannot heal, in one line for a person."""
+    state = str(getattr(error, "sqlstate", None) or "")
+    if state.startswith("28"):
+        return Misconfigured("DATABASE_URL: Postgres refuses the user or the password")
+    if state == "3D000":
+        return Misconfigured("DATABASE_URL: the database does not exist; create it")
+    return None
+
+
+def _lost(error: BaseException) -> bool:
+    return (
+        isinstance(error, asyncpg.InterfaceError) and not isinstance(error, asyncpg.DataError)
+    ) or isinstance(error, DBAPIError)

@@ -1,0 +1,305 @@
+"""Interrupts: durable requests for a person (contract §5). One decision wins (I4).
+
+A row is `pending` until one conditional update decides it. `answer` is what the graph gets, wrapped
+as {"value": …}; it is sent until the durable state shows that it was `taken` (core-facts §4).
+`told` says that `interrupt_resolved` is in the run's log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from common.db.engine import Connection
+from common.db.paging import at_position, page
+from common.db.statement import Statement
+from common.runs import InterruptStatus, InterruptType
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A row of `interrupts`, all of it. `decision` is what the person sent, masked."""
+
+    id: str
+    run_id: str
+    conversation_id: str
+    user_id: str
+    native_id: str
+    asked: int
+    type: InterruptType
+    format: str
+    status: InterruptStatus
+    payload: Any
+    allowed_decisions: list[str]
+    actions: list[dict[str, Any]]
+    required_permission: str | None
+    expires_at: datetime | None
+    on_reject: Literal["cancel", "continue"]
+    on_expire: Literal["cancel", "reject"]
+    resource: Any
+    answer_schema: Any
+    facts_version: int
+    decision: Any
+    answer: dict[str, Any] | None
+    resolved_by: str | None
+    resolved_at: datetime | None
+    told: bool
+    taken: bool
+    position: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewInterrupt:
+    """A question as the runner stores it. `asked`: how often `native_id` was answered before.
+
+    `id` is for instance `stable_id("int", run_id, native_id, str(asked))`. The user, conversation
+    and version of the facts are read from the run's rows in the same statement.
+    """
+
+    id: str
+    native_id: str
+    asked: int
+    type: InterruptType
+    format: str
+    payload: Any
+    allowed_decisions: Sequence[str]
+    actions: Sequence[dict[str, Any]]
+    on_reject: Literal["cancel", "continue"]
+    on_expire: Literal["cancel", "reject"]
+    required_permission: str | None = None
+    expires_in_s: float | None = None
+    resource: Any = None
+    answer_schema: Any = None
+
+
+_FIELDS = tuple(Interrupt.__dataclass_fields__)
+_COLUMNS = ", ".join(_FIELDS)
+
+
+async def insert(
+    connection: Connection, run_id: str, epoch: int, new: Sequence[NewInterrupt]
+) -> list[Interrupt] | None:
+    """Stores the questions and gives their rows in this order. Fenced: None.
+
+    One that was stored before (same native id and count) comes back as it is now, perhaps decided.
+    """
+    if not new:
+        return []
+    rows = await _INSERT.rows(connection, run=run_id, epoch=epoch, new=[_values(n) for n in new])
+    if not rows:
+        return None
+    stored = {(row["native_id"], row["asked"]): Interrupt(*row) for row in rows}
+    return [stored[n.native_id, n.asked] for n in new]
+
+
+async def of_run(
+    connection: Connection, run_id: str, status: InterruptStatus | None = None
+) -> list[Interrupt]:
+    """In the order in which they were asked."""
+    rows = await _OF_RUN.rows(connection, run=run_id, status=status)
+    return [Interrupt(*row) for row in rows]
+
+
+async def pending_of(connection: Connection, run_ids: Sequence[str]) -> dict[str, list[Interrupt]]:
+    """Pending ones by run, for pages of runs and conversations."""
+    found: dict[str, list[Interrupt]] = {run_id: [] for run_id in run_ids}
+    for row in await _PENDING_OF.rows(connection, runs=list(run_ids)):
+        found[row["run_id"]].append(Interrupt(*row))
+    return found
+
+
+async def undelivered(connection: Connection, run_id: str) -> list[Interrupt]:
+    """Decided, with an answer for the graph that it has not taken yet."""
+    rows = await _UNDELIVERED.rows(connection, run=run_id)
+    return [Interrupt(*row) for row in rows]
+
+
+async def untold(connection: Connection, run_id: str) -> list[Interrupt]:
+    """Decided, without `interrupt_resolved` in the log."""
+    rows = await _UNTOLD.rows(connection, run=run_id)
+    return [Interrupt(*row) for row in rows]
+
+
+async def find(connection: Connection, interrupt_id: str) -> Interrupt | None:
+    row = await _FIND.row(connection, id=interrupt_id)
+    return None if row is None else Interrupt(*row)
+
+
+async def inbox(
+    connection: Connection,
+    user_id: str,
+    permissions: Sequence[str],
+    status: InterruptStatus,
+    cursor: str | None,
+    limit: int,
+) -> tuple[list[Interrupt], str | None]:
+    """All that the caller may decide or might have: by permission, or as the owner where none is
+    required (contract §5). Newest first.
+    """
+    rows = await _INBOX.rows(
+        connection,
+        user=user_id,
+        permissions=list(permissions),
+        status=status,
+        position=at_position(cursor),
+        limit=limit + 1,
+    )
+    return page([Interrupt(*row) for row in rows], limit, lambda item: (item.position,))
+
+
+async def decide(
+    connection: Connection,
+    interrupt_id: str,
+    *,
+    decision: Any,
+    answer: dict[str, Any] | None,
+    status: InterruptStatus = "resolved",
+    by: str | None,
+) -> Interrupt | None:
+    """The one conditional update that makes the winner. None: somebody else was first.
+
+    `answer` None gives the graph nothing (a reject that cancels). In a transaction that holds the
+    run by `runs.lock`. A person's decision on one that has expired loses, too: its status says why.
+    """
+    row = await _DECIDE.row(
+        connection, id=interrupt_id, decision=decision, answer=answer, status=status, by=by
+    )
+    return None if row is None else Interrupt(*row)
+
+
+async def cancel_pending(connection: Connection, run_id: str) -> list[Interrupt]:
+    """What is still pending when the run ends is cancelled. Gives these rows, to tell of them."""
+    rows = await _CANCEL_PENDING.rows(connection, run=run_id)
+    return [Interrupt(*row) for row in rows]
+
+
+async def expire_overdue(connection: Connection, run_id: str) -> list[Interrupt]:
+    """Pending ones of a run whose time is over become `expired`, without an answer."""
+    rows = await _EXPIRE_OVERDUE.rows(connection, run=run_id)
+    return [Interrupt(*row) for row in rows]
+
+
+async def overdue(connection: Connection, limit: int = 100) -> list[Interrupt]:
+    """Pending ones whose time is over, for the sweep of any process."""
+    rows = await _OVERDUE.rows(connection, limit=limit)
+    return [Interrupt(*row) for row in rows]
+
+
+async def mark_told(connection: Connection, run_id: str, ids: Sequence[str]) -> None:
+    """In the transaction that archives their `interrupt_resolved`, after `hold` or `lock`."""
+    await _MARK_TOLD.rows(connection, run=run_id, ids=list(ids))
+
+
+async def mark_taken(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
+    """The graph has these answers, by its durable state. Fenced. Never taken back."""
+    return await _MARK_TAKEN.found(connection, run=run_id, epoch=epoch, ids=list(ids))
+
+
+def _values(new: NewInterrupt) -> dict[str, Any]:
+    """One element of the array that `_INSERT` unpacks; absent is JSON null."""
+    return {
+        "id": new.id,
+        "native_id": new.native_id,
+        "asked": new.asked,
+        "type": new.type,
+        "format": new.format,
+        "payload": new.payload,
+        "allowed_decisions": list(new.allowed_decisions),
+        "actions": list(new.actions),
+        "on_reject": new.on_reject,
+        "on_expire": new.on_expire,
+        "required_permission": new.required_permission,
+        "expires_in_s": new.expires_in_s,
+        "resource": new.resource,
+        "answer_schema": new.answer_schema,
+    }
+
+
+_INSERT = Statement(f"""
+WITH held AS (
+    SELECT id, conversation_id, user_id FROM runs
+     WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE)
+INSERT INTO interrupts (
+       id, run_id, conversation_id, user_id, native_id, asked, type, format, payload,
+       allowed_decisions, actions, on_reject, on_expire, required_permission, expires_at,
+       resource, answer_schema, facts_version)
+SELECT n ->> 'id', held.id, held.conversation_id, held.user_id, n ->> 'native_id',
+       (n ->> 'asked')::int, n ->> 'type', n ->> 'format', n -> 'payload',
+       n -> 'allowed_decisions', n -> 'actions', n ->> 'on_reject', n ->> 'on_expire',
+       n ->> 'required_permission',
+       clock_timestamp() + make_interval(secs => (n ->> 'expires_in_s')::double precision),
+       nullif(n -> 'resource', 'null'), nullif(n -> 'answer_schema', 'null'),
+       (SELECT facts_version FROM conversations WHERE id = held.conversation_id)
+  FROM held, jsonb_array_elements(:new::jsonb) WITH ORDINALITY AS e(n, place)
+ ORDER BY place
+ON CONFLICT (run_id, native_id, asked) DO UPDATE SET native_id = EXCLUDED.native_id
+RETURNING {_COLUMNS}
+""")
+
+_OF_RUN = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts
+ WHERE run_id = :run AND (:status::text IS NULL OR status = :status::text) ORDER BY position
+""")
+
+_PENDING_OF = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts
+ WHERE run_id = ANY(:runs::text[]) AND status = 'pending' ORDER BY position
+""")
+
+_UNDELIVERED = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts
+ WHERE run_id = :run AND answer IS NOT NULL AND NOT taken ORDER BY position
+""")
+
+_UNTOLD = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts
+ WHERE run_id = :run AND status <> 'pending' AND NOT told ORDER BY resolved_at, position
+""")
+
+_FIND = Statement(f"SELECT {_COLUMNS} FROM interrupts WHERE id = :id")
+
+_INBOX = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts
+ WHERE status = :status AND (:position::bigint IS NULL OR position < :position::bigint)
+   AND (required_permission = ANY(:permissions::text[])
+        OR (required_permission IS NULL AND user_id = :user))
+ ORDER BY position DESC LIMIT :limit
+""")
+
+_DECIDE = Statement(f"""
+UPDATE interrupts SET status = :status, decision = :decision::jsonb, answer = :answer::jsonb,
+       resolved_by = :by, resolved_at = clock_timestamp()
+ WHERE id = :id AND status = 'pending'
+   AND (:status::text <> 'resolved' OR expires_at IS NULL OR expires_at > clock_timestamp())
+RETURNING {_COLUMNS}
+""")
+
+_CANCEL_PENDING = Statement(f"""
+UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
+ WHERE run_id = :run AND status = 'pending' RETURNING {_COLUMNS}
+""")
+
+_IS_OVERDUE = "status = 'pending' AND expires_at <= clock_timestamp()"
+
+_EXPIRE_OVERDUE = Statement(f"""
+UPDATE interrupts SET status = 'expired', resolved_at = clock_timestamp()
+ WHERE run_id = :run AND {_IS_OVERDUE} RETURNING {_COLUMNS}
+""")
+
+_OVERDUE = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts WHERE {_IS_OVERDUE} ORDER BY expires_at LIMIT :limit
+""")
+
+_MARK_TOLD = Statement("""
+UPDATE interrupts SET told = true
+ WHERE run_id = :run AND id = ANY(:ids::text[]) AND status <> 'pending'
+""")
+
+_MARK_TAKEN = Statement("""
+WITH held AS (SELECT id FROM runs
+               WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE),
+marked AS (UPDATE interrupts SET taken = true FROM held
+            WHERE run_id = held.id AND interrupts.id = ANY(:ids::text[]) AND answer IS NOT NULL)
+SELECT 1 FROM held
+""")

@@ -1,0 +1,121 @@
+"""Messages of conversations. A user's message is stored with its run (runs.create)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from common.db.engine import Connection
+from common.db.paging import at_position, page
+from common.db.statement import Statement
+from common.db.values import repair_text
+
+Role = Literal["user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A row of `messages`. `position` orders those of a conversation."""
+
+    id: str
+    conversation_id: str
+    run_id: str | None
+    role: Role
+    content: str
+    tool_call_id: str | None
+    tool_name: str | None
+    position: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """What a run stores: an assistant's or a tool's message under its stable id."""
+
+    id: str
+    role: Role
+    content: str
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+
+
+_COLUMNS = ", ".join(Message.__dataclass_fields__)
+
+
+async def list_page(
+    connection: Connection, conversation_id: str, cursor: str | None, limit: int
+) -> tuple[list[Message], str | None]:
+    """Oldest first."""
+    rows = await _LIST.rows(
+        connection,
+        conversation=conversation_id,
+        position=at_position(cursor) or 0,
+        limit=limit + 1,
+    )
+    return page([Message(*row) for row in rows], limit, lambda item: (item.position,))
+
+
+async def latest(
+    connection: Connection, conversation_id: str, role: Role, run_id: str | None = None
+) -> Message | None:
+    """The newest one of a role, of one run if it is named."""
+    row = await _LATEST.row(connection, conversation=conversation_id, role=role, run=run_id)
+    return None if row is None else Message(*row)
+
+
+async def find(connection: Connection, message_id: str) -> Message | None:
+    row = await _FIND.row(connection, id=message_id)
+    return None if row is None else Message(*row)
+
+
+async def upsert(
+    connection: Connection, run_id: str, epoch: int, messages: Sequence[NewMessage]
+) -> bool:
+    """Stores them in this order; one that is there already gets the new content. Fenced.
+
+    The texts come from a graph: what cannot be stored in them is replaced.
+    """
+    return await _UPSERT.found(
+        connection,
+        run=run_id,
+        epoch=epoch,
+        ids=[message.id for message in messages],
+        roles=[message.role for message in messages],
+        contents=[repair_text(message.content) for message in messages],
+        call_ids=[_repaired(message.tool_call_id) for message in messages],
+        names=[_repaired(message.tool_name) for message in messages],
+    )
+
+
+def _repaired(text: str | None) -> str | None:
+    return None if text is None else repair_text(text)
+
+
+_FIND = Statement(f"SELECT {_COLUMNS} FROM messages WHERE id = :id")
+
+_LIST = Statement(f"""
+SELECT {_COLUMNS} FROM messages
+ WHERE conversation_id = :conversation AND position > :position ORDER BY position LIMIT :limit
+""")
+
+_LATEST = Statement(f"""
+SELECT {_COLUMNS} FROM messages
+ WHERE conversation_id = :conversation AND role = :role
+   AND (:run::text IS NULL OR run_id = :run::text)
+ ORDER BY position DESC LIMIT 1
+""")
+
+_UPSERT = Statement("""
+WITH held AS (
+    SELECT conversation_id FROM runs
+     WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE),
+stored AS (
+    INSERT INTO messages (id, conversation_id, run_id, role, content, tool_call_id, tool_name)
+    SELECT m.id, held.conversation_id, :run, m.role, m.content, m.call_id, m.name
+      FROM held, unnest(:ids::text[], :roles::text[], :contents::text[], :call_ids::text[],
+                        :names::text[]) WITH ORDINALITY AS m(id, role, content, call_id, name, n)
+     ORDER BY m.n
+    ON CONFLICT (id) DO UPDATE SET content = EXCLUDED.content
+                             WHERE messages.run_id = EXCLUDED.run_id)
+SELECT 1 FROM held
+""")

@@ -1,0 +1,210 @@
+"""Runners: one row each, whose lease the database's clock decides (core-facts §1).
+
+A living runner renews `lease_until` and its session holds an advisory lock. A held lock is no sign
+of life and a free one no proof of death, so the reaper wants the lease over, or the lock seen free
+twice with a grace between, and not just after a start of Postgres, when every lock is free.
+
+Renewing runs in a thread of its own over psycopg (runner/lease): its statements are texts here.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from common.db.engine import Connection
+from common.db.statement import Statement
+
+# the class of the runners' advisory locks, (LOCK_CLASS, slot): "rnr" in ASCII
+LOCK_CLASS = 0x726E72
+
+# for the lease thread, in psycopg's notation
+TRY_LOCK_SQL = "SELECT pg_try_advisory_lock(%(lock_class)s::int, %(slot)s::int)"
+RENEW_SQL = """
+UPDATE runners SET lease_until = clock_timestamp() + make_interval(secs => %(ttl_s)s),
+       lost_at = NULL
+ WHERE id = %(id)s AND dead_at IS NULL RETURNING 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A row of `runners`, and how many runs it holds."""
+
+    id: str
+    slot: int
+    host: str
+    pid: int
+    capacity: int
+    draining: bool
+    started_at: datetime
+    lease_until: datetime
+    lost_at: datetime | None
+    dead_at: datetime | None
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Runners found dead by this look, and the runs that were handed back to the queue."""
+
+    runners: list[str]
+    runs: list[str]
+
+
+_FIELDS = tuple(Runner.__dataclass_fields__)[:-1]
+_COLUMNS = ", ".join(f"r.{field}" for field in _FIELDS)
+
+
+def application_name(runner_id: str) -> str:
+    """Of all connections of a runner, so that `terminate_sessions` finds what it left open."""
+    return f"steadyrun:{runner_id}"
+
+
+async def register(
+    connection: Connection, *, id: str, host: str, pid: int, capacity: int, ttl_s: float
+) -> int:
+    """A runner has a new id at each start. Gives its slot, the number of its advisory lock.
+
+    The lock should be taken at once: from the second look at a free one on, it counts as dead.
+    """
+    return int(
+        await _REGISTER.value(connection, id=id, host=host, pid=pid, capacity=capacity, ttl=ttl_s)
+    )
+
+
+async def renew(connection: Connection, runner_id: str, ttl_s: float) -> bool:
+    """False: the runner is dead for good; it stops everything and starts under a new id."""
+    return await _RENEW.found(connection, id=runner_id, ttl=ttl_s)
+
+
+async def drain(connection: Connection, runner_id: str) -> None:
+    """For the console: it claims nothing any more and hands its runs over."""
+    await _DRAIN.rows(connection, id=runner_id)
+
+
+async def release(connection: Connection, runner_id: str) -> None:
+    """The last act of a clean stop. Runs it still held are handed back by any reaper."""
+    await _RELEASE.rows(connection, id=runner_id)
+
+
+async def reap(
+    connection: Connection,
+    grace_s: float,
+    ttl_s: float,
+    death_notice: Literal["lock", "lease"] = "lock",
+) -> Reaped:
+    """One look for dead runners, in one idempotent statement that anybody may run at any time.
+
+    Their runs are queued again, reason `failover`, charged as an attempt. Rows that a stopped
+    process still holds locked are passed over: `terminate_sessions` frees them, the next look takes
+    them. The epoch rises with the claim; until then the old owner is the newest and may go on.
+    """
+    rows = await _REAP.rows(
+        connection,
+        grace=grace_s,
+        ttl=ttl_s,
+        lock_class=LOCK_CLASS,
+        locks=death_notice == "lock",
+    )
+    return Reaped(
+        runners=[row[1] for row in rows if row[0] == "runner"],
+        runs=[row[1] for row in rows if row[0] == "run"],
+    )
+
+
+async def terminate_sessions(connection: Connection) -> int:
+    """Ends what dead runners still have open: a stopped process may sit in a transaction."""
+    return len(await _TERMINATE.rows(connection))
+
+
+async def list_all(connection: Connection, dead_for_s: float = 60.0) -> list[Runner]:
+    """For the console: the living, and those that died within `dead_for_s`."""
+    rows = await _LIST.rows(connection, dead_for=dead_for_s)
+    return [Runner(*row) for row in rows]
+
+
+async def count_alive(connection: Connection) -> int:
+    """How many share the reaping: each looks less often the more there are."""
+    return int(await _COUNT_ALIVE.value(connection))
+
+
+async def purge(connection: Connection, retention_s: float = 86_400.0) -> int:
+    """Forgets runners that died long ago and hold nothing."""
+    return len(await _PURGE.rows(connection, retention=retention_s))
+
+
+_REGISTER = Statement("""
+INSERT INTO runners (id, host, pid, capacity, lease_until)
+VALUES (:id, :host, :pid, :capacity,
+        clock_timestamp() + make_interval(secs => :ttl::double precision))
+RETURNING slot
+""")
+
+_RENEW = Statement("""
+UPDATE runners SET lease_until = clock_timestamp() + make_interval(secs => :ttl::double precision),
+       lost_at = NULL
+ WHERE id = :id AND dead_at IS NULL RETURNING 1
+""")
+
+_DRAIN = Statement("UPDATE runners SET draining = true WHERE id = :id")
+
+_RELEASE = Statement("""
+UPDATE runners SET dead_at = clock_timestamp() WHERE id = :id AND dead_at IS NULL
+""")
+
+_REAP = Statement("""
+WITH held AS MATERIALIZED (
+    SELECT objid::bigint AS slot FROM pg_locks
+     WHERE :locks AND locktype = 'advisory' AND classid::bigint = :lock_class::bigint
+       AND objsubid = 2 AND granted
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+lost AS (
+    UPDATE runners SET lost_at = clock_timestamp()
+     WHERE :locks AND dead_at IS NULL AND lost_at IS NULL AND lease_until >= clock_timestamp()
+       AND slot NOT IN (SELECT slot FROM held)),
+dead AS (
+    UPDATE runners SET dead_at = clock_timestamp()
+     WHERE dead_at IS NULL
+       AND (lease_until < clock_timestamp()
+            OR (:locks AND lost_at < clock_timestamp() - make_interval(secs => :grace)
+                AND slot NOT IN (SELECT slot FROM held)
+                AND pg_postmaster_start_time()
+                    < clock_timestamp() - make_interval(secs => :ttl)))
+    RETURNING id),
+orphaned AS MATERIALIZED (
+    SELECT r.id FROM runs r
+     WHERE r.runner_id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM runners l WHERE l.id = r.runner_id AND l.dead_at IS NULL
+                                                AND l.id NOT IN (SELECT id FROM dead))
+     ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED),
+handed_back AS (
+    UPDATE runs SET status = 'queued', runner_id = NULL, attempts = attempts + 1,
+           resume_reason = 'failover', queued_at = clock_timestamp(),
+           updated_at = clock_timestamp()
+      FROM orphaned WHERE runs.id = orphaned.id AND runs.status = 'running'
+    RETURNING runs.id)
+SELECT 'runner', id FROM dead UNION ALL SELECT 'run', id FROM handed_back
+""")
+
+_TERMINATE = Statement("""
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+  JOIN runners r ON a.application_name = 'steadyrun:' || r.id
+ WHERE r.dead_at IS NOT NULL AND a.pid <> pg_backend_pid()
+   AND a.datname = current_database()
+""")
+
+_LIST = Statement(f"""
+SELECT {_COLUMNS}, (SELECT count(*) FROM runs WHERE runs.runner_id = r.id)::int FROM runners r
+ WHERE r.dead_at IS NULL
+    OR r.dead_at > clock_timestamp() - make_interval(secs => :dead_for::double precision)
+ ORDER BY r.started_at, r.id
+""")
+
+_COUNT_ALIVE = Statement("SELECT count(*) FROM runners WHERE dead_at IS NULL")
+
+_PURGE = Statement("""
+DELETE FROM runners r
+ WHERE r.dead_at < clock_timestamp() - make_interval(secs => :retention::double precision)
+   AND NOT EXISTS (SELECT FROM runs WHERE runs.runner_id = r.id)
+RETURNING 1
+""")

@@ -1,0 +1,528 @@
+"""Runs: creating, finding, and the acts of a runner under its epoch (contract §2, design §5).
+
+Fenced statements name (id, epoch, status 'running') and give nothing when another owner has the
+run; the caller raises LeaseLost (I3). In a transaction of several statements `hold` comes first: it
+orders the owners of one run, and whoever decides something on the run takes the same lock (`lock`).
+
+Waiting runs. A run that is enqueued behind an active one sets `followed` on the active one's row.
+Both that and the ending are updates of this one row, so they come one after the other: either the
+ending sees `followed` and promotes, or the enqueuing sees no active run and needs not wait.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from common.db import checkpoints
+from common.db.engine import Connection
+from common.db.statement import Statement
+from common.db.tables import IS_ACTIVE
+from common.db.values import refuse_unstorable
+from common.errors import Unavailable
+from common.runs import CancelReason, OnConflict, OnDisconnect, ResumeReason, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row of `runs`, all of it. Moments are UTC; `input`, `principal` … are JSON values."""
+
+    id: str
+    conversation_id: str
+    user_id: str
+    user_message_id: str
+    graph: str
+    status: Status
+    waiting: bool
+    epoch: int
+    runner_id: str | None
+    attempts: int
+    resume_reason: ResumeReason | None
+    last_sequence: int
+    sequence_reserved: int
+    redis_identity: str | None
+    input: dict[str, Any]
+    principal: dict[str, Any]
+    metadata: dict[str, Any]
+    on_disconnect: OnDisconnect
+    cancel_requested: CancelReason | None
+    next: list[str]
+    output: Any
+    message_id: str | None
+    error: dict[str, Any] | None
+    cancel_reason: CancelReason | None
+    rollback: bool
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun(Run):
+    """A run as of its claim. `archived` is the archive's top; the `previous_` ones are as they were
+    before this claim: what the last owner had reserved, and the Redis it had written to.
+    """
+
+    archived: int
+    previous_reserved: int
+    previous_identity: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What `create` needs. `input` is {content, inputFormat, interruptBefore, interruptAfter}."""
+
+    id: str
+    conversation_id: str
+    user_id: str
+    user_message_id: str
+    graph: str
+    content: str
+    input: dict[str, Any]
+    principal: dict[str, Any]
+    metadata: dict[str, Any]
+    on_disconnect: OnDisconnect = "continue"
+    on_conflict: OnConflict = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run has ended. `promoted`: the run that waited behind it is queued now, wake for it."""
+
+    promoted: str | None
+
+
+_FIELDS = tuple(Run.__dataclass_fields__)
+COLUMNS = ", ".join(_FIELDS)
+_COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
+_ENQUEUE_TRIES = 10
+
+
+async def create(connection: Connection, new: NewRun) -> Run | None:
+    """The user's message and its run, in one statement. None: the conversation is busy.
+
+    Not `reject`: the run waits behind the active one, in order of arrival; `interrupt` and
+    `rollback` also ask for the active one's cancellation in the same statement. Whoever calls then
+    cancels it (`common.ownership.OwnerActs.cancel`) or wakes its runner; should that be lost, the
+    runner's next renewal or the sweep of `to_cancel` finds it.
+    """
+    refuse_unstorable(content=new.content, input=new.input, metadata=new.metadata)
+    values = _creation_values(new)
+    if new.on_conflict == "reject":
+        row = await _CREATE.row(connection, **values)
+        return None if row is None else Run(*row)
+    return await _enqueue(connection, new, values)
+
+
+async def find(connection: Connection, run_id: str) -> Run | None:
+    row = await _FIND.row(connection, id=run_id)
+    return None if row is None else Run(*row)
+
+
+async def find_for_user(connection: Connection, run_id: str, user_id: str) -> Run | None:
+    """Another user's run is None, as if it were not there (contract §4)."""
+    run = await find(connection, run_id)
+    return run if run is not None and run.user_id == user_id else None
+
+
+async def active(connection: Connection, conversation_id: str) -> Run | None:
+    """The run that makes the conversation busy; a waiting one does not count."""
+    row = await _ACTIVE.row(connection, conversation=conversation_id)
+    return None if row is None else Run(*row)
+
+
+async def active_of(connection: Connection, conversation_ids: list[str]) -> dict[str, Run]:
+    """Active runs by conversation, for a page of conversations."""
+    rows = await _ACTIVE_OF.rows(connection, conversations=conversation_ids)
+    return {row["conversation_id"]: Run(*row) for row in rows}
+
+
+async def latest(connection: Connection, conversation_id: str) -> Run | None:
+    """The newest run of a conversation, whatever its status."""
+    row = await _LATEST.row(connection, conversation=conversation_id)
+    return None if row is None else Run(*row)
+
+
+async def count_by_status(connection: Connection) -> dict[str, int]:
+    return {row[0]: row[1] for row in await _COUNT.rows(connection)}
+
+
+async def lock(connection: Connection, run_id: str) -> Run | None:
+    """The run as it is now, and nobody changes it before this transaction ends.
+
+    The first statement of everything that is decided on a run from outside.
+    """
+    row = await _LOCK.row(connection, id=run_id)
+    return None if row is None else Run(*row)
+
+
+async def claim(
+    connection: Connection,
+    runner_id: str,
+    graphs: list[str],
+    limit: int,
+    reserve: int,
+    redis_identity: str | None,
+) -> list[ClaimedRun]:
+    """Up to `limit` queued runs, the longest waiting first; each goes to one claimer only.
+
+    Raises each epoch. A run that never had an owner gets its first `reserve` numbers and its Redis
+    noted right here. Nothing for a runner that is dead or whose lease is over.
+    """
+    rows = await _CLAIM.rows(
+        connection,
+        runner=runner_id,
+        graphs=graphs,
+        limit=limit,
+        reserve=reserve,
+        identity=redis_identity,
+    )
+    return [ClaimedRun(*row) for row in rows]
+
+
+async def reserve(connection: Connection, run_id: str, epoch: int, upto: int) -> bool:
+    """Numbers up to `upto` may be used from now on. Fenced."""
+    return await _RESERVE.found(connection, id=run_id, epoch=epoch, upto=upto)
+
+
+async def note_identity(
+    connection: Connection, run_id: str, epoch: int, identity: str | None, upto: int
+) -> bool:
+    """Notes the Redis that this owner writes to, and reserves numbers as `reserve` does. Fenced."""
+    return await _NOTE.found(connection, id=run_id, epoch=epoch, identity=identity, upto=upto)
+
+
+async def hold(connection: Connection, run_id: str, epoch: int) -> bool:
+    """Whether the run is ours; it stays so to the end of this transaction. Fenced.
+
+    Stronger than FOR SHARE: two transactions of one owner that both shared the row and then
+    updated it would wait for each other. Fenced single statements (checkpoints) wait meanwhile.
+    """
+    return await _HOLD.found(connection, id=run_id, epoch=epoch)
+
+
+async def finish(
+    connection: Connection,
+    run_id: str,
+    epoch: int,
+    *,
+    status: Status,
+    last_sequence: int,
+    message_id: str | None = None,
+    output: Any = None,
+    error: dict[str, Any] | None = None,
+    cancel_reason: CancelReason | None = None,
+) -> Ended | None:
+    """Ends a held run: completed (message_id, output), failed (error), cancelled (cancel_reason).
+
+    None: fenced. In a transaction with the archive of the terminal event. Interrupts that are still
+    pending are cancelled with it; their `interrupt_resolved` should be in the log before.
+    """
+    row = await _FINISH.row(
+        connection,
+        id=run_id,
+        epoch=epoch,
+        status=status,
+        last=last_sequence,
+        message=message_id,
+        output=output,
+        error=error,
+        reason=cancel_reason,
+    )
+    return None if row is None else await _after_end(connection, run_id, *row)
+
+
+async def cancel_unheld(
+    connection: Connection, run_id: str, epoch: int, reason: CancelReason, last_sequence: int
+) -> tuple[Run, Ended] | None:
+    """Ends a run that no runner holds, as a new owner: the epoch rises from `epoch` by one.
+
+    Called by common.ownership under `lock`. None: it is held, has ended, or has a newer epoch.
+    """
+    row = await _CANCEL_UNHELD.row(
+        connection, id=run_id, epoch=epoch, reason=reason, last=last_sequence
+    )
+    if row is None:
+        return None
+    *fields, followed = row
+    run = Run(*fields)
+    return run, await _after_end(connection, run.id, run.conversation_id, followed, run.rollback)
+
+
+async def pause(
+    connection: Connection, run_id: str, epoch: int, *, last_sequence: int, next_nodes: list[str]
+) -> bool:
+    """running → interrupted. In a transaction that began with `hold`.
+
+    False after a `hold` that was True: a decision or a cancel request came in between. The run must
+    not wait then: look again, and go on (contract §5).
+    """
+    return await _PAUSE.found(
+        connection, id=run_id, epoch=epoch, last=last_sequence, next=next_nodes
+    )
+
+
+async def requeue(
+    connection: Connection, run_id: str, epoch: int, *, last_sequence: int, reason: ResumeReason
+) -> bool:
+    """running → queued, cleanly: all events up to `last_sequence` are archived. Fenced.
+
+    Not charged as an attempt: only a dead runner is (design §5).
+    """
+    return await _REQUEUE.found(
+        connection, id=run_id, epoch=epoch, last=last_sequence, reason=reason
+    )
+
+
+async def queue_unheld(
+    connection: Connection,
+    run_id: str,
+    epoch: int,
+    reason: ResumeReason,
+    last_sequence: int,
+    principal: dict[str, Any] | None,
+) -> Run | None:
+    """interrupted → queued, as a new owner: the epoch rises from `epoch` by one.
+
+    Called by common.ownership under `lock`. `principal`: who asked, None leaves it as it is.
+    """
+    row = await _QUEUE_UNHELD.row(
+        connection,
+        id=run_id,
+        epoch=epoch,
+        reason=reason,
+        last=last_sequence,
+        principal=principal,
+    )
+    return None if row is None else Run(*row)
+
+
+async def request_cancel(connection: Connection, run_id: str, reason: CancelReason) -> Run | None:
+    """The first reason counts. Gives the run; None if it has ended or never was."""
+    row = await _REQUEST_CANCEL.row(connection, id=run_id, reason=reason)
+    return None if row is None else Run(*row)
+
+
+async def cancel_requests(
+    connection: Connection, runner_id: str
+) -> list[tuple[str, int, CancelReason]]:
+    """(run, epoch, reason) of the runner's runs that are to be cancelled."""
+    rows = await _CANCEL_REQUESTS.rows(connection, runner=runner_id)
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+async def owned(
+    connection: Connection, runner_id: str
+) -> dict[str, tuple[int, CancelReason | None]]:
+    """(epoch, cancel request) of every run that the runner holds: what is missing it has lost."""
+    rows = await _OWNED.rows(connection, runner=runner_id)
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+async def to_cancel(connection: Connection, older_s: float, limit: int = 100) -> list[Run]:
+    """Runs that no runner holds though their cancellation was asked `older_s` ago: somebody died
+    between asking and acting. Any process may finish it (OwnerActs.cancel).
+    """
+    rows = await _TO_CANCEL.rows(connection, older=older_s, limit=limit)
+    return [Run(*row) for row in rows]
+
+
+def _creation_values(new: NewRun) -> dict[str, Any]:
+    return {
+        "id": new.id,
+        "conversation": new.conversation_id,
+        "user": new.user_id,
+        "message": new.user_message_id,
+        "graph": new.graph,
+        "content": new.content,
+        "input": new.input,
+        "principal": new.principal,
+        "metadata": new.metadata,
+        "on_disconnect": new.on_disconnect,
+    }
+
+
+async def _enqueue(connection: Connection, new: NewRun, values: dict[str, Any]) -> Run:
+    """No row: the active run ended while we waited for it, and another one was there already."""
+    supersede = new.on_conflict in ("interrupt", "rollback")
+    for _ in range(_ENQUEUE_TRIES):
+        row = await _ENQUEUE.row(
+            connection, supersede=supersede, rollback=new.on_conflict == "rollback", **values
+        )
+        if row is not None:
+            return Run(*row)
+    raise Unavailable("Postgres")
+
+
+async def _after_end(
+    connection: Connection, run_id: str, conversation_id: str, followed: bool, rollback: bool
+) -> Ended:
+    if rollback:
+        await _DELETE_MESSAGES.rows(connection, id=run_id)
+        await checkpoints.roll_back(connection, conversation_id, run_id)
+    if not followed:
+        return Ended(promoted=None)
+    return Ended(promoted=await _PROMOTE.value(connection, conversation=conversation_id))
+
+
+_INSERT_RUN = f"""
+run AS (
+    INSERT INTO runs (id, conversation_id, user_id, user_message_id, graph, input, principal,
+                      metadata, on_disconnect, waiting)
+    SELECT :id, :conversation, :user, :message, :graph, :input::jsonb, :principal::jsonb,
+           :metadata::jsonb, :on_disconnect, {{waiting}}
+    ON CONFLICT (conversation_id) WHERE {IS_ACTIVE} DO NOTHING
+    RETURNING {COLUMNS}),
+message AS (
+    INSERT INTO messages (id, conversation_id, run_id, role, content)
+    SELECT :message, :conversation, run.id, 'user', :content FROM run),
+touched AS (
+    UPDATE conversations SET updated_at = clock_timestamp()
+     WHERE id = :conversation AND EXISTS (SELECT FROM run))
+SELECT {COLUMNS} FROM run
+"""
+
+_CREATE = Statement("WITH" + _INSERT_RUN.format(waiting="false"))
+
+_ENQUEUE = Statement(
+    f"""
+WITH active AS (
+    UPDATE runs SET followed = true, rollback = rollback OR :rollback,
+           cancel_requested = CASE WHEN :supersede THEN coalesce(cancel_requested, 'superseded')
+                                   ELSE cancel_requested END,
+           updated_at = clock_timestamp()
+     WHERE conversation_id = :conversation AND {IS_ACTIVE}
+    RETURNING id),"""
+    + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM active)")
+)
+
+_FIND = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id")
+_LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE")
+_ACTIVE = Statement(
+    f"SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE}"
+)
+_ACTIVE_OF = Statement(
+    f"SELECT {COLUMNS} FROM runs"
+    f" WHERE conversation_id = ANY(:conversations::text[]) AND {IS_ACTIVE}"
+)
+_LATEST = Statement(f"""
+SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation ORDER BY position DESC LIMIT 1
+""")
+_COUNT = Statement("SELECT status, count(*) FROM runs GROUP BY status")
+
+_CLAIM = Statement(f"""
+WITH picked AS MATERIALIZED (
+    SELECT id, sequence_reserved, redis_identity FROM runs
+     WHERE status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
+       AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL
+                                         AND lease_until > clock_timestamp())
+     ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),
+r AS (
+    UPDATE runs SET status = 'running', runner_id = :runner, epoch = runs.epoch + 1,
+           started_at = coalesce(runs.started_at, clock_timestamp()),
+           updated_at = clock_timestamp(),
+           sequence_reserved = CASE WHEN runs.epoch = 0 THEN :reserve::bigint
+                                    ELSE runs.sequence_reserved END,
+           redis_identity = CASE WHEN runs.epoch = 0 THEN :identity::text
+                                 ELSE runs.redis_identity END
+      FROM picked WHERE runs.id = picked.id
+    RETURNING runs.*, picked.sequence_reserved AS previous_reserved,
+              picked.redis_identity AS previous_identity)
+SELECT {_COLUMNS_OF_R},
+       coalesce((SELECT max(e.last_sequence) FROM run_events e WHERE e.run_id = r.id), 0),
+       r.previous_reserved, r.previous_identity
+  FROM r ORDER BY r.queued_at
+""")
+
+_HELD = "id = :id AND epoch = :epoch AND status = 'running'"
+
+_RESERVE = Statement(f"""
+UPDATE runs SET sequence_reserved = greatest(sequence_reserved, :upto) WHERE {_HELD} RETURNING 1
+""")
+
+_NOTE = Statement(f"""
+UPDATE runs SET redis_identity = :identity, sequence_reserved = greatest(sequence_reserved, :upto)
+ WHERE {_HELD} RETURNING 1
+""")
+
+_HOLD = Statement(f"SELECT 1 FROM runs WHERE {_HELD} FOR NO KEY UPDATE")
+
+_FINISH = Statement(f"""
+WITH ended AS (
+    UPDATE runs SET status = :status, runner_id = NULL, finished_at = clock_timestamp(),
+           updated_at = clock_timestamp(), last_sequence = :last, sequence_reserved = :last,
+           message_id = :message, output = :output::jsonb, error = :error::jsonb,
+           cancel_reason = :reason, next = '[]'
+     WHERE {_HELD} RETURNING id, conversation_id, followed, rollback),
+closed AS (
+    UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
+     WHERE run_id = (SELECT id FROM ended) AND status = 'pending'),
+touched AS (
+    UPDATE conversations SET updated_at = clock_timestamp()
+     WHERE id = (SELECT conversation_id FROM ended))
+SELECT conversation_id, followed, rollback FROM ended
+""")
+
+_CANCEL_UNHELD = Statement(f"""
+UPDATE runs SET status = 'cancelled', waiting = false, epoch = epoch + 1, cancel_reason = :reason,
+       finished_at = clock_timestamp(), updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last, next = '[]'
+ WHERE id = :id AND epoch = :epoch AND status IN ('queued', 'interrupted')
+RETURNING {COLUMNS}, followed
+""")
+
+_PAUSE = Statement(f"""
+UPDATE runs SET status = 'interrupted', runner_id = NULL, updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last, next = :next::jsonb
+ WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
+       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken)
+RETURNING 1
+""")
+
+_REQUEUE = Statement(f"""
+UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
+       queued_at = clock_timestamp(), updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last
+ WHERE {_HELD} RETURNING 1
+""")
+
+_QUEUE_UNHELD = Statement(f"""
+UPDATE runs SET status = 'queued', epoch = epoch + 1, resume_reason = :reason,
+       queued_at = clock_timestamp(), updated_at = clock_timestamp(), next = '[]',
+       last_sequence = :last, sequence_reserved = :last,
+       principal = coalesce(:principal::jsonb, principal)
+ WHERE id = :id AND epoch = :epoch AND status = 'interrupted'
+RETURNING {COLUMNS}
+""")
+
+_REQUEST_CANCEL = Statement(f"""
+UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
+       updated_at = clock_timestamp()
+ WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
+""")
+
+_CANCEL_REQUESTS = Statement("""
+SELECT id, epoch, cancel_requested FROM runs
+ WHERE runner_id = :runner AND cancel_requested IS NOT NULL
+""")
+
+_OWNED = Statement("SELECT id, epoch, cancel_requested FROM runs WHERE runner_id = :runner")
+
+_TO_CANCEL = Statement(f"""
+SELECT {COLUMNS} FROM runs
+ WHERE cancel_requested IS NOT NULL AND status IN ('queued', 'interrupted')
+   AND updated_at < clock_timestamp() - make_interval(secs => :older::double precision)
+ ORDER BY updated_at LIMIT :limit
+""")
+
+_DELETE_MESSAGES = Statement("DELETE FROM messages WHERE run_id = :id")
+
+_PROMOTE = Statement("""
+UPDATE runs SET waiting = false, queued_at = clock_timestamp(), updated_at = clock_timestamp(),
+       followed = EXISTS (SELECT FROM runs w WHERE w.conversation_id = :conversation
+                                               AND w.waiting AND w.id <> runs.id)
+ WHERE id = (SELECT w.id FROM runs w WHERE w.conversation_id = :conversation AND w.waiting
+              ORDER BY w.position LIMIT 1 FOR NO KEY UPDATE)
+RETURNING id
+""")
