@@ -54,7 +54,8 @@ class NewInterrupt:
     """A question as the runner stores it. `asked`: how often `native_id` was answered before.
 
     `id` is for instance `stable_id("int", run_id, native_id, str(asked))`. The user, conversation
-    and version of the facts are read from the run's rows in the same statement.
+    and version of the facts are read from the run's rows in the same statement. `expires_at` is by
+    the database's clock (`now`), and the same in the row as in the event that tells of it.
     """
 
     id: str
@@ -68,7 +69,7 @@ class NewInterrupt:
     on_reject: Literal["cancel", "continue"]
     on_expire: Literal["cancel", "reject"]
     required_permission: str | None = None
-    expires_in_s: float | None = None
+    expires_at: datetime | None = None
     resource: Any = None
     answer_schema: Any = None
 
@@ -119,6 +120,12 @@ async def untold(connection: Connection, run_id: str) -> list[Interrupt]:
     """Decided, without `interrupt_resolved` in the log."""
     rows = await _UNTOLD.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
+
+
+async def now(connection: Connection) -> datetime:
+    """The database's clock, which decides what has expired."""
+    moment: datetime = await _NOW.value(connection)
+    return moment
 
 
 async def find(connection: Connection, interrupt_id: str) -> Interrupt | None:
@@ -210,7 +217,7 @@ def _values(new: NewInterrupt) -> dict[str, Any]:
         "on_reject": new.on_reject,
         "on_expire": new.on_expire,
         "required_permission": new.required_permission,
-        "expires_in_s": new.expires_in_s,
+        "expires_at": None if new.expires_at is None else new.expires_at.isoformat(),
         "resource": new.resource,
         "answer_schema": new.answer_schema,
     }
@@ -228,7 +235,7 @@ SELECT n ->> 'id', held.id, held.conversation_id, held.user_id, n ->> 'native_id
        (n ->> 'asked')::int, n ->> 'type', n ->> 'format', n -> 'payload',
        n -> 'allowed_decisions', n -> 'actions', n ->> 'on_reject', n ->> 'on_expire',
        n ->> 'required_permission',
-       clock_timestamp() + make_interval(secs => (n ->> 'expires_in_s')::double precision),
+       (n ->> 'expires_at')::timestamptz,
        nullif(n -> 'resource', 'null'), nullif(n -> 'answer_schema', 'null'),
        (SELECT facts_version FROM conversations WHERE id = held.conversation_id)
   FROM held, jsonb_array_elements(:new::jsonb) WITH ORDINALITY AS e(n, place)
@@ -256,6 +263,8 @@ _UNTOLD = Statement(f"""
 SELECT {_COLUMNS} FROM interrupts
  WHERE run_id = :run AND status <> 'pending' AND NOT told ORDER BY resolved_at, position
 """)
+
+_NOW = Statement("SELECT clock_timestamp()")
 
 _FIND = Statement(f"SELECT {_COLUMNS} FROM interrupts WHERE id = :id")
 

@@ -275,6 +275,13 @@ async def requeue(
     )
 
 
+async def give_back(connection: Connection, run_id: str, epoch: int) -> bool:
+    """running → queued, uncleanly: a tail of the log may be in Redis only, and numbers that were
+    reserved may have been used. For a run that its runner holds but does not execute. Fenced.
+    """
+    return await _GIVE_BACK.found(connection, id=run_id, epoch=epoch)
+
+
 async def queue_unheld(
     connection: Connection,
     run_id: str,
@@ -484,6 +491,12 @@ _REQUEUE = Statement(f"""
 UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
        queued_at = clock_timestamp(), updated_at = clock_timestamp(),
        last_sequence = :last, sequence_reserved = :last
+ WHERE {_HELD} RETURNING 1
+""")
+
+_GIVE_BACK = Statement(f"""
+UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = 'failover',
+       queued_at = clock_timestamp(), updated_at = clock_timestamp()
  WHERE {_HELD} RETURNING 1
 """)
 
