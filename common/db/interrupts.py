@@ -48,6 +48,11 @@ class Interrupt:
     position: int
     created_at: datetime
 
+    @property
+    def answer_value(self) -> Any:
+        """What `interrupt()` returns to the graph; None without an answer."""
+        return None if self.answer is None else self.answer["value"]
+
 
 @dataclass(frozen=True, slots=True)
 class NewInterrupt:
@@ -110,9 +115,9 @@ async def pending_of(connection: Connection, run_ids: Sequence[str]) -> dict[str
     return found
 
 
-async def undelivered(connection: Connection, run_id: str) -> list[Interrupt]:
+async def untaken(connection: Connection, run_id: str) -> list[Interrupt]:
     """Decided, with an answer for the graph that it has not taken yet."""
-    rows = await _UNDELIVERED.rows(connection, run=run_id)
+    rows = await _UNTAKEN.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
@@ -193,9 +198,14 @@ async def overdue(connection: Connection, limit: int = 100) -> list[Interrupt]:
     return [Interrupt(*row) for row in rows]
 
 
-async def mark_told(connection: Connection, run_id: str, ids: Sequence[str]) -> None:
-    """In the transaction that archives their `interrupt_resolved`, after `hold` or `lock`."""
-    await _MARK_TOLD.rows(connection, run=run_id, ids=list(ids))
+async def mark_told(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
+    """In the transaction that archives their `interrupt_resolved`. Fenced."""
+    return await _MARK_TOLD.found(connection, run=run_id, epoch=epoch, ids=list(ids))
+
+
+async def mark_told_unheld(connection: Connection, run_id: str, ids: Sequence[str]) -> None:
+    """The same for an owner's act (common.ownership), under `runs.lock`."""
+    await _MARK_TOLD_UNHELD.rows(connection, run=run_id, ids=list(ids))
 
 
 async def mark_taken(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
@@ -254,7 +264,7 @@ SELECT {_COLUMNS} FROM interrupts
  WHERE run_id = ANY(:runs::text[]) AND status = 'pending' ORDER BY position
 """)
 
-_UNDELIVERED = Statement(f"""
+_UNTAKEN = Statement(f"""
 SELECT {_COLUMNS} FROM interrupts
  WHERE run_id = :run AND answer IS NOT NULL AND NOT taken ORDER BY position
 """)
@@ -300,14 +310,23 @@ _OVERDUE = Statement(f"""
 SELECT {_COLUMNS} FROM interrupts WHERE {_IS_OVERDUE} ORDER BY expires_at LIMIT :limit
 """)
 
-_MARK_TOLD = Statement("""
+_MARK_TOLD_UNHELD = Statement("""
 UPDATE interrupts SET told = true
  WHERE run_id = :run AND id = ANY(:ids::text[]) AND status <> 'pending'
 """)
 
-_MARK_TAKEN = Statement("""
+_HELD = """
 WITH held AS (SELECT id FROM runs
                WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE),
+"""
+
+_MARK_TOLD = Statement(f"""{_HELD}
+marked AS (UPDATE interrupts SET told = true FROM held
+            WHERE run_id = held.id AND interrupts.id = ANY(:ids::text[]) AND status <> 'pending')
+SELECT 1 FROM held
+""")
+
+_MARK_TAKEN = Statement(f"""{_HELD}
 marked AS (UPDATE interrupts SET taken = true FROM held
             WHERE run_id = held.id AND interrupts.id = ANY(:ids::text[]) AND answer IS NOT NULL)
 SELECT 1 FROM held

@@ -4,26 +4,15 @@ A living runner renews `lease_until` and its session holds an advisory lock. A h
 of life and a free one no proof of death, so the reaper wants the lease over, or the lock seen free
 twice with a grace between, and not just after a start of Postgres, when every lock is free.
 
-Renewing runs in a thread of its own over psycopg (runner/lease): its statements are texts here.
+The lease's own session is common.db.lease, in a thread of its own; the theory is in runner/lease.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from common.db.engine import Connection
+from common.db.lease import LOCK_CLASS
 from common.db.statement import Statement
-
-# the class of the runners' advisory locks, (LOCK_CLASS, slot): "rnr" in ASCII
-LOCK_CLASS = 0x726E72
-
-# for the lease thread, in psycopg's notation
-TRY_LOCK_SQL = "SELECT pg_try_advisory_lock(%(lock_class)s::int, %(slot)s::int)"
-RENEW_SQL = """
-UPDATE runners SET lease_until = clock_timestamp() + make_interval(secs => %(ttl_s)s),
-       lost_at = NULL
- WHERE id = %(id)s AND dead_at IS NULL RETURNING 1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,8 @@ async def register(
 ) -> int:
     """A runner has a new id at each start. Gives its slot, the number of its advisory lock.
 
-    The lock should be taken at once: from the second look at a free one on, it counts as dead.
+    `lost_at` begins as 'infinity': until the first renewal that holds the lock, a free lock says
+    nothing and the lease alone counts.
     """
     return int(
         await _REGISTER.value(connection, id=id, host=host, pid=pid, capacity=capacity, ttl=ttl_s)
@@ -87,25 +77,14 @@ async def release(connection: Connection, runner_id: str) -> None:
     await _RELEASE.rows(connection, id=runner_id)
 
 
-async def reap(
-    connection: Connection,
-    grace_s: float,
-    ttl_s: float,
-    death_notice: Literal["lock", "lease"] = "lock",
-) -> Reaped:
+async def reap(connection: Connection, grace_s: float, ttl_s: float) -> Reaped:
     """One look for dead runners, in one idempotent statement that anybody may run at any time.
 
     Their runs are queued again, reason `failover`, charged as an attempt. Rows that a stopped
     process still holds locked are passed over: `terminate_sessions` frees them, the next look takes
     them. The epoch rises with the claim; until then the old owner is the newest and may go on.
     """
-    rows = await _REAP.rows(
-        connection,
-        grace=grace_s,
-        ttl=ttl_s,
-        lock_class=LOCK_CLASS,
-        locks=death_notice == "lock",
-    )
+    rows = await _REAP.rows(connection, grace=grace_s, ttl=ttl_s, lock_class=LOCK_CLASS)
     return Reaped(
         runners=[row[1] for row in rows if row[0] == "runner"],
         runs=[row[1] for row in rows if row[0] == "run"],
@@ -134,9 +113,9 @@ async def purge(connection: Connection, retention_s: float = 86_400.0) -> int:
 
 
 _REGISTER = Statement("""
-INSERT INTO runners (id, host, pid, capacity, lease_until)
+INSERT INTO runners (id, host, pid, capacity, lease_until, lost_at)
 VALUES (:id, :host, :pid, :capacity,
-        clock_timestamp() + make_interval(secs => :ttl::double precision))
+        clock_timestamp() + make_interval(secs => :ttl::double precision), 'infinity')
 RETURNING slot
 """)
 
@@ -155,18 +134,18 @@ UPDATE runners SET dead_at = clock_timestamp() WHERE id = :id AND dead_at IS NUL
 _REAP = Statement("""
 WITH held AS MATERIALIZED (
     SELECT objid::bigint AS slot FROM pg_locks
-     WHERE :locks AND locktype = 'advisory' AND classid::bigint = :lock_class::bigint
+     WHERE locktype = 'advisory' AND classid::bigint = :lock_class::bigint
        AND objsubid = 2 AND granted
        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
 lost AS (
     UPDATE runners SET lost_at = clock_timestamp()
-     WHERE :locks AND dead_at IS NULL AND lost_at IS NULL AND lease_until >= clock_timestamp()
+     WHERE dead_at IS NULL AND lost_at IS NULL AND lease_until >= clock_timestamp()
        AND slot NOT IN (SELECT slot FROM held)),
 dead AS (
     UPDATE runners SET dead_at = clock_timestamp()
      WHERE dead_at IS NULL
        AND (lease_until < clock_timestamp()
-            OR (:locks AND lost_at < clock_timestamp() - make_interval(secs => :grace)
+            OR (lost_at < clock_timestamp() - make_interval(secs => :grace)
                 AND slot NOT IN (SELECT slot FROM held)
                 AND pg_postmaster_start_time()
                     < clock_timestamp() - make_interval(secs => :ttl)))
