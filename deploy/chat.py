@@ -1,0 +1,193 @@
+"""`steadyrun chat`: one question to an agent, from a terminal (contract §7).
+
+Shows the run as it happens, asks for the decisions that it needs, and goes on after any broken
+connection. When nobody is there to decide (the input has ended) it says how to go on and leaves:
+the run waits, and `steadyrun chat --conversation ID` takes it up again from anywhere.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+from common.errors import Misconfigured, Refused
+from deploy.card import Ask, decide, describe
+from deploy.paper import Paper
+from deploy.signing import sign, signing_secret
+from deploy.topology import Topology
+from deploy.transcript import Transcript
+from deploy.wire import Json, Wire
+
+_TOKEN_TTL_S = 12 * 3600.0
+_SETTLED = frozenset({"INTERRUPT_NOT_PENDING", "INTERRUPT_EXPIRED", "RUN_NOT_RESUMABLE"})
+
+
+def chat(
+    url: str | None,
+    text: str | None,
+    user: str = "demo",
+    conversation: str | None = None,
+    yes: bool = False,
+    token: str | None = None,
+    *,
+    state: Path = Path(".steadyrun"),
+    graph: str | None = None,
+    out: TextIO = sys.stdout,
+    ask: Ask = input,
+) -> int:
+    """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
+
+    What is None is looked up: the address in STEADYRUN_URL or the topology of a running `up`, the
+    token in STEADYRUN_TOKEN or signed with the secret of that `up`. Without `text` the
+    conversation's active run is joined. Raises SteadyrunError with a line for the person.
+    """
+    paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
+    wire = Wire(url or _find_url(state), token or _find_token(state, user))
+    body = _body(text, conversation, graph)
+    try:
+        return _Chat(wire, paper, ask, yes=yes).talk(body, conversation)
+    except KeyboardInterrupt:
+        paper.say("left; the run goes on")
+        return 0
+    finally:
+        wire.close()
+
+
+class _Chat:
+    """One visit: perhaps an older run of the conversation first, then the one for the text."""
+
+    def __init__(self, wire: Wire, paper: Paper, ask: Ask, *, yes: bool) -> None:
+        self._wire = wire
+        self._paper = paper
+        self._ask = ask
+        self._yes = yes
+
+    def talk(self, body: Json | None, conversation: str | None) -> int:
+        if body is None:
+            return self._join(conversation or "") or self._close(conversation)
+        while True:
+            try:
+                return self._converse(self._wire.chat(body))
+            except Refused as refusal:
+                if refusal.code != "CONVERSATION_BUSY" or conversation is None:
+                    raise
+            self._paper.note("the conversation has a run that has not ended; joining it first")
+            if (status := self._join(conversation)) is not None:
+                return status
+
+    def _join(self, conversation: str) -> int | None:
+        """Follow the active run to its end. None: it has ended well, or there is none."""
+        run = self._wire.get(f"/api/conversations/{conversation}")["activeRun"]
+        if run is None:
+            return None
+        transcript = Transcript()
+        self._follow(transcript, self._wire.follow(run["id"], 0), run["id"])
+        return None if transcript.end else 0
+
+    def _converse(self, stream: Iterable[Json]) -> int:
+        transcript = Transcript()
+        self._follow(transcript, stream)
+        failed = transcript.end is not None and transcript.end["type"] == "error"
+        return self._close(transcript.conversation_id, status=1 if failed else 0)
+
+    def _close(self, conversation: str | None, status: int = 0) -> int:
+        if conversation:
+            self._paper.say(f"conversation {conversation}")
+        return status
+
+    def _follow(
+        self, transcript: Transcript, stream: Iterable[Json], run_id: str | None = None
+    ) -> None:
+        """Show and decide until the run has ended, or somebody has to decide later."""
+        while True:
+            for event in stream:
+                run_id = event["runId"]
+                for change in transcript.apply(event):
+                    self._paper.draw(change)
+            if transcript.end is not None or run_id is None:
+                return
+            if not self._decide_all(run_id):
+                return
+            stream = self._wire.follow(run_id, transcript.sequence)
+
+    def _decide_all(self, run_id: str) -> bool:
+        """Every question that is open; False: not now."""
+        run = self._wire.get(f"/api/runs/{run_id}")
+        if run["status"] != "interrupted":
+            return True  # somebody else was quicker
+        if not run["pendingInterrupts"]:
+            return self._continue(run_id)
+        return all(self._decide(run_id, interrupt) for interrupt in run["pendingInterrupts"])
+
+    def _continue(self, run_id: str) -> bool:
+        try:
+            go_on = self._yes or self._ask("paused; go on? [y/l] > ").strip().lower() == "y"
+        except EOFError:
+            go_on = False
+        return (self._resume(run_id, {"continue": True}) is None) if go_on else self._later(run_id)
+
+    def _decide(self, run_id: str, interrupt: Json) -> bool:
+        """Ask until a decision is accepted, or it is settled by somebody else."""
+        for line in describe(interrupt):
+            self._paper.say(line)
+        confirm: Json = {}
+        while True:
+            decision = decide(interrupt, self._ask, yes=self._yes and not confirm)
+            if decision is None:
+                return self._later(run_id)
+            refusal = self._resume(run_id, decision | confirm)
+            if refusal is None or refusal.code in _SETTLED:
+                return True
+            confirm = _confirmation(refusal)
+
+    def _resume(self, run_id: str, body: Json) -> Refused | None:
+        """None: accepted. A refusal that a person can do nothing about is raised."""
+        try:
+            self._wire.post(f"/api/runs/{run_id}/resume", body)
+        except Refused as refusal:
+            self._paper.note(f"refused: {refusal.detail} ({refusal.code})")
+            if refusal.code in _SETTLED | {"VALIDATION", "RESOURCE_CHANGED", "VERSION_CONFLICT"}:
+                return refusal
+            raise
+        return None
+
+    def _later(self, run_id: str) -> bool:
+        self._paper.say(
+            f"run {run_id} waits for a decision; `steadyrun chat --conversation ID` asks again,"
+            f" POST /api/runs/{run_id}/resume decides"
+        )
+        return False
+
+
+def _confirmation(refusal: Refused) -> Json:
+    """What makes the next decision accept the values that the refusal has shown (contract §5)."""
+    version = refusal.extra.get("confirmVersion")
+    return {} if version is None else {"confirmVersion": version}
+
+
+def _body(text: str | None, conversation: str | None, graph: str | None) -> Json | None:
+    if text is None:
+        if conversation is None:
+            raise Misconfigured("nothing to say: give a text, or a conversation to go on with")
+        return None
+    named = {"conversationId": conversation, "graph": graph}
+    return {"message": {"content": text}} | {k: v for k, v in named.items() if v is not None}
+
+
+def _find_url(state: Path) -> str:
+    if url := os.environ.get("STEADYRUN_URL"):
+        return url
+    try:
+        return Topology.read(state / "topology.json").url
+    except (OSError, ValueError):
+        raise Misconfigured(
+            f"nothing to talk to: start `steadyrun up`, or name an address by --url (looked in"
+            f" {state})"
+        ) from None
+
+
+def _find_token(state: Path, user: str) -> str:
+    if token := os.environ.get("STEADYRUN_TOKEN"):
+        return token
+    return sign(signing_secret(state), user, [], ttl_s=_TOKEN_TTL_S)
