@@ -9,10 +9,13 @@ The lease's own session is common.db.lease, in a thread of its own; the theory i
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from common.db.engine import Connection
-from common.db.lease import LOCK_CLASS
 from common.db.statement import Statement
+
+LOCK_CLASS: Final = int.from_bytes(b"Stdy")
+"""First half of the advisory lock (class, runners.slot): nobody else's locks look like ours."""
 
 
 @dataclass(frozen=True, slots=True)
