@@ -123,6 +123,9 @@ class RunnerSettings(Settings):
     checkpoint_pool_size: int = Field(8, ge=1, description="Postgres connections for checkpoints")
     lease_ttl_s: Seconds = Field(6, description="a runner that cannot renew for so long is dead")
     lease_renew_interval_s: Seconds = Field(1, description="between two renewals")
+    loop_stall_max_s: Seconds = Field(
+        60, description="a runner whose event loop stands still for longer lets its lease run out"
+    )
     death_notice: Literal["lock", "lease"] = Field(
         "lock", description="`lease` behind a transaction pooler, where session locks do not hold"
     )
