@@ -171,7 +171,8 @@ class Lease:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Release: nobody waits for a lease that runs out. Hand all runs back before.
+        """Release: nobody has to wait for a lease that runs out. The last use of the database: hand
+        all runs back before, since from now on reapers end what sessions this runner still has.
 
         Takes at most `STOP_LIMIT_S`: if Postgres does not answer, the lease runs out by itself.
         """

@@ -46,7 +46,7 @@ _SERVER_SIDE: Final = (
     f" -c tcp_user_timeout={SILENCE_MS} -c statement_timeout={STATEMENT_LIMIT_MS}"
 )
 
-_LOCK: Final = "SELECT pg_try_advisory_lock(%(lock_class)s, %(slot)s), pg_backend_pid()"
+_LOCK: Final = "SELECT pg_try_advisory_lock(%(lock_class)s::int, %(slot)s::int), pg_backend_pid()"
 
 # The database's clock decides (lease_until). `lost_at` is cleared only by whoever holds the lock;
 # 'infinity' is the mark of a runner without a lock: a free lock never counts against it.

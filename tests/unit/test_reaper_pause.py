@@ -1,0 +1,20 @@
+"""How often a reaper looks."""
+
+import pytest
+
+from runner.reaper import pause_s
+
+
+def test_a_few_runners_look_at_the_interval_that_is_set() -> None:
+    assert pause_s(0.5, 2, 0.5) == pytest.approx(0.5)
+
+
+def test_many_runners_look_less_often_each_so_that_the_load_stays_the_same() -> None:
+    assert pause_s(0.5, 200, 0.5) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(0.0, 0.4), (0.999999, 0.6)])
+def test_pauses_differ_so_that_reapers_do_not_fall_into_step(
+    chance: float, expected: float
+) -> None:
+    assert pause_s(0.5, 1, chance) == pytest.approx(expected, rel=1e-3)
