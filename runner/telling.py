@@ -1,12 +1,13 @@
-"""The events that tell of interrupts (contract §3), made from their rows."""
+"""The event that tells of a question (contract §3), made from the row that is stored with it."""
 
-from common.db.interrupts import Interrupt, NewInterrupt
+from typing import Any
+
+from common.db.interrupts import NewInterrupt
 from common.events import Event, utc_text
-from common.runs import InterruptStatus
 
 
 def interrupt_event(row: NewInterrupt) -> Event:
-    fields = {
+    fields: dict[str, Any] = {
         "interruptId": row.id,
         "interruptType": row.type,
         "payload": row.payload,
@@ -16,13 +17,3 @@ def interrupt_event(row: NewInterrupt) -> Event:
     if row.required_permission is not None:
         fields["requiredPermission"] = row.required_permission
     return Event("interrupt", fields)
-
-
-def resolved_event(row: Interrupt, status: InterruptStatus | None = None) -> Event:
-    """`status` where the row will get it in the transaction that this event is archived in."""
-    fields = {"interruptId": row.id, "status": status or row.status}
-    if row.decision is not None:
-        fields["decision"] = row.decision
-    if row.resolved_by is not None:
-        fields["resolvedBy"] = row.resolved_by
-    return Event("interrupt_resolved", fields)

@@ -1,0 +1,393 @@
+"""Moves the logs of all runs of this process to Redis and to the archive, off the graphs' path.
+
+* One loop sends: what came since the last round goes out in one pipelined trip, the first event of
+  a quiet process at once, later ones once a window (design §3).
+* One loop archives, so that what Postgres lacks stays small, and reserves numbers ahead.
+* `Outlet.settle` stores a state: its events are archived in the state's own transaction and are
+  sent only after it has committed (I2).
+
+After every new connection to Redis, and on LOST, a log is opened again before anything is appended;
+before that one Postgres transaction proves the epoch, archives the whole buffer and notes which
+Redis it is, because a Redis that lost its tail has lost its fence too (theory: common/bus/log).
+While Redis is away execution goes on and gateways follow the archive.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from common.batch import Batch
+from common.bus.log import Answer, Append, LogConnection
+from common.db import archive, runs
+from common.db.engine import Connection, Database
+from common.errors import LeaseLost, Unavailable
+from common.events import Event
+from runner.writer import RunWriter
+
+log = structlog.get_logger(__name__)
+
+NEVER = -1  # the generation of no connection
+
+Change = Callable[[Connection, int], Awaitable[None]]
+"""Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
+
+
+class Declined(Exception):
+    """A state turned out not to hold, for example a decision arrived: nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLimits:
+    """`fresh_s`: how long after its claim a new run's log may be opened without asking Postgres."""
+
+    window_s: float
+    archive_interval_s: float
+    away_interval_s: float
+    sequence_block: int
+    buffer_bytes_max: int
+    fresh_s: float
+
+
+class Publisher:
+    """Owns the sending connection; `run` ends by cancellation."""
+
+    def __init__(self, db: Database, bus_log: LogConnection, limits: PublisherLimits) -> None:
+        self._db = db
+        self._log = bus_log
+        self._limits = limits
+        self._outlets: set[Outlet] = set()
+        self._dirty = asyncio.Event()
+        self._archive_now = asyncio.Event()
+        self._away = False
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def outlet(
+        self, writer: RunWriter, *, generation: int, on_lost: Callable[[], None]
+    ) -> "Outlet":
+        """Take a run's log on; `generation` is NEVER unless it is open on that connection."""
+        outlet = Outlet(self, writer, generation=generation, on_lost=on_lost)
+        self._outlets.add(outlet)
+        return outlet
+
+    def wake(self) -> None:
+        self._dirty.set()
+
+    def archive_soon(self) -> None:
+        self._archive_now.set()
+
+    def discard(self, outlet: "Outlet") -> None:
+        self._outlets.discard(outlet)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_forever())
+            group.create_task(self._archive_forever())
+
+    async def flush(self) -> None:
+        """Send and archive what is there, once; used when the process leaves."""
+        await self._send_round()
+        await self._archive_round()
+
+    # sending
+
+    async def _send_forever(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                await self._send_round()
+                self._away = False
+            except Unavailable:
+                await self._redis_is_away()
+            await asyncio.sleep(self._limits.window_s)
+
+    async def _send_round(self) -> None:
+        busy = self._numbered()
+        if not busy:
+            return
+        await self._log.connect()
+        ready = [outlet for outlet in busy if self._is_open(outlet)]
+        sent = [(outlet, batch) for outlet in ready for batch in outlet.writer.unsent()]
+        if sent:
+            answers = await self._log.append([outlet.append(batch) for outlet, batch in sent])
+            self._take_answers(sent, answers)
+        for outlet in ready:
+            outlet.after_round()
+
+    def _numbered(self) -> list["Outlet"]:
+        for outlet in self._outlets:
+            if outlet.writer.has_work:
+                outlet.writer.number()
+                if outlet.writer.reserved - outlet.writer.top < self._limits.sequence_block // 2:
+                    self.archive_soon()
+        return [outlet for outlet in self._outlets if outlet.writer.unsent()]
+
+    def _is_open(self, outlet: "Outlet") -> bool:
+        """Whether the log is open on this connection; if not, opening it has begun beside this."""
+        if outlet.generation == self._log.generation:
+            return True
+        if not outlet.opening:
+            outlet.opening = True
+            task = asyncio.create_task(self._open(outlet))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        return False
+
+    async def _open(self, outlet: "Outlet") -> None:
+        try:
+            generation = self._log.generation
+            if outlet.needs_proof(self._limits.fresh_s):
+                await self._prove(outlet, self._log.identity)
+            writer = outlet.writer
+            again = not outlet.fresh
+            answer, top = await self._log.open(writer.run_id, writer.epoch, writer.base, again)
+            self._opened(outlet, generation, answer, top)
+        except LeaseLost:
+            outlet.lose_unless_settling()
+        except Unavailable:
+            await asyncio.sleep(0.1)
+        finally:
+            outlet.opening = False
+            self.wake()
+
+    def _opened(self, outlet: "Outlet", generation: int, answer: Answer, top: int) -> None:
+        if answer == "FENCED" or not outlet.writer.resend_after(top):
+            outlet.lose()
+            return
+        outlet.generation = generation
+        outlet.fresh = False
+        outlet.after_round()
+
+    async def _prove(self, outlet: "Outlet", identity: str) -> None:
+        """One transaction: still the owner, the whole buffer archived, this Redis noted."""
+        writer = outlet.writer
+        batches = writer.archivable()
+        upto = writer.next_sequence + self._limits.sequence_block
+        async with self._db.begin() as conn:
+            held = await runs.note_identity(conn, writer.run_id, writer.epoch, identity, upto)
+            if not held or not await archive.append(conn, writer.run_id, writer.epoch, batches):
+                raise LeaseLost(writer.run_id, writer.epoch)
+        writer.reserved = max(writer.reserved, upto)
+        outlet.archived(batches)
+
+    def _take_answers(
+        self, sent: list[tuple["Outlet", Batch]], answers: list[tuple[Answer, int]]
+    ) -> None:
+        failed: set[Outlet] = set()
+        for (outlet, batch), (answer, value) in zip(sent, answers, strict=True):
+            if outlet in failed:
+                continue
+            if answer == "OK":
+                outlet.writer.mark_sent(batch.last)
+            else:
+                failed.add(outlet)
+                self._not_appended(outlet, answer, value)
+
+    def _not_appended(self, outlet: "Outlet", answer: Answer, value: int) -> None:
+        if answer == "FENCED":
+            outlet.lose()
+        elif answer == "CLOSED":
+            self._closed(outlet)
+        else:
+            if answer != "GAP" or not outlet.writer.resend_after(value):
+                outlet.generation = NEVER
+            self.wake()
+
+    def _closed(self, outlet: "Outlet") -> None:
+        """The run's terminal event is in the log: ours was, or somebody ended the run."""
+        if outlet.leaving:
+            outlet.writer.mark_sent(outlet.writer.visible)
+        else:
+            outlet.lose()
+
+    async def _redis_is_away(self) -> None:
+        if not self._away:
+            log.warning("redis_away")
+        self._away = True
+        self.archive_soon()
+        for outlet in list(self._outlets):
+            outlet.writer.leave_to_archive()
+            outlet.after_round()
+        await asyncio.sleep(0.1)
+        self.wake()
+
+    # archiving
+
+    async def _archive_forever(self) -> None:
+        while True:
+            await self._wait_for_archive_time()
+            try:
+                await self._archive_round()
+            except Unavailable:
+                log.warning("archive_behind", outlets=len(self._outlets))
+                await asyncio.sleep(0.2)
+
+    async def _wait_for_archive_time(self) -> None:
+        limits = self._limits
+        interval_s = limits.away_interval_s if self._away else limits.archive_interval_s
+        try:
+            async with asyncio.timeout(interval_s):
+                await self._archive_now.wait()
+            await asyncio.sleep(limits.window_s)
+        except TimeoutError:
+            pass
+        self._archive_now.clear()
+
+    async def _archive_round(self) -> None:
+        """One transaction for all runs. Who no longer holds a run learns it here."""
+        work = {o: o.writer.archivable() for o in self._outlets if self._wants_archive(o)}
+        if not work:
+            return
+        lost: list[Outlet] = []
+        upto = {o: o.writer.next_sequence + self._limits.sequence_block for o in work}
+        async with self._db.begin() as conn:
+            for outlet, batches in work.items():
+                if not await self._archive_one(conn, outlet.writer, batches, upto[outlet]):
+                    lost.append(outlet)
+        for outlet, batches in work.items():
+            if outlet in lost:
+                outlet.lose_unless_settling()
+            else:
+                outlet.writer.reserved = max(outlet.writer.reserved, upto[outlet])
+                outlet.archived(batches)
+        self.wake()
+
+    def _wants_archive(self, outlet: "Outlet") -> bool:
+        writer = outlet.writer
+        low = writer.reserved - writer.top < self._limits.sequence_block // 2
+        return not outlet.leaving and (low or bool(writer.archivable()))
+
+    async def _archive_one(
+        self, conn: Connection, writer: RunWriter, batches: list[Batch], upto: int
+    ) -> bool:
+        return await runs.reserve(conn, writer.run_id, writer.epoch, upto) and (
+            not batches or await archive.append(conn, writer.run_id, writer.epoch, batches)
+        )
+
+    async def commit(self, outlet: "Outlet", change: Change, last: int) -> None:
+        """The state's transaction, tried until Postgres answers or the lease is lost."""
+        unsure = False
+        while True:
+            try:
+                return await self._commit_once(outlet.writer, change, last)
+            except Unavailable:
+                unsure = True
+                await outlet.wait_or_lost(0.2)
+            except LeaseLost:
+                if unsure and await self._has_committed(outlet.writer, last):
+                    return None
+                raise
+
+    async def _commit_once(self, writer: RunWriter, change: Change, last: int) -> None:
+        async with self._db.begin() as conn:
+            batches = writer.unarchived()
+            if batches and not await archive.append(conn, writer.run_id, writer.epoch, batches):
+                raise LeaseLost(writer.run_id, writer.epoch)
+            await change(conn, last)
+
+    async def _has_committed(self, writer: RunWriter, last: int) -> bool:
+        """Whether the answer to our commit was lost, not the commit: the row tells."""
+        async with self._db.connect() as conn:
+            run = await runs.find(conn, writer.run_id)
+        return run is not None and run.epoch == writer.epoch and run.last_sequence == last
+
+
+class Outlet:
+    """One run's way out of this process."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        writer: RunWriter,
+        *,
+        generation: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.writer = writer
+        self.generation = generation
+        self.fresh = generation == NEVER and writer.top == 0
+        self.leaving = False  # the status is stored and no longer `running`; what is left is told
+        self.opening = False
+        self._publisher = publisher
+        self._claimed_at = time.monotonic()
+        self._on_lost = on_lost
+        self._lost = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    def emit(self, events: Iterable[Event]) -> None:
+        """Never waits. See `room` for the bound."""
+        self.writer.emit(events)
+        self._publisher.wake()
+        if self.writer.kept_bytes > self._publisher._limits.buffer_bytes_max:
+            self._room.clear()
+            self._publisher.archive_soon()
+
+    async def room(self) -> None:
+        """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""
+        await self._room.wait()
+
+    async def settle(self, events: list[Event], change: Change, *, leaves: bool) -> bool:
+        """Store a state and then tell it. False: declined, nothing happened. Raises LeaseLost.
+
+        `leaves`: the run is no longer ours afterwards (it ended, waits or was handed over).
+        """
+        last = self.writer.number_state(events)
+        try:
+            await self._publisher.commit(self, change, last)
+        except Declined:
+            self.writer.withdraw_state()
+            return False
+        self.writer.confirm_state()
+        self.leaving = leaves
+        self.after_round()
+        self._publisher.wake()
+        return True
+
+    def needs_proof(self, fresh_s: float) -> bool:
+        """A claim proves the epoch for a moment; what is settled is archived and may be told."""
+        claimed_just_now = self.fresh and time.monotonic() - self._claimed_at < fresh_s
+        return not (claimed_just_now or self.leaving)
+
+    def append(self, batch: Batch) -> Append:
+        return Append(self.writer.run_id, batch, self.writer.archived)
+
+    def archived(self, batches: list[Batch]) -> None:
+        if batches:
+            self.writer.mark_archived(batches[-1].last)
+        self.after_round()
+
+    def after_round(self) -> None:
+        if self.writer.kept_bytes <= self._publisher._limits.buffer_bytes_max:
+            self._room.set()
+        if self.leaving and not self.writer.has_work:
+            self._publisher.discard(self)
+
+    def lose(self) -> None:
+        """Another owner has the run: nothing of ours may follow."""
+        self._publisher.discard(self)
+        if not self._lost.is_set():
+            self._lost.set()
+            self._room.set()
+            if not self.leaving:
+                self._on_lost()
+
+    def lose_unless_settling(self) -> None:
+        """While a state is stored its own transaction decides: the status may just have left."""
+        if not self.writer.settling and not self.leaving:
+            self.lose()
+
+    async def wait_or_lost(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lost.wait()
+        except TimeoutError:
+            return
+        raise LeaseLost(self.writer.run_id, self.writer.epoch)

@@ -1,0 +1,235 @@
+"""The way of events from a runner to Redis and to the archive, with faults in between."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from common.batch import Batch
+from common.bus.client import Bus
+from common.bus.log import LogConnection, LogReader
+from common.bus.names import head_key, log_key
+from common.db import archive, runs
+from common.db.engine import Connection, Database
+from common.db.runs import ClaimedRun
+from common.errors import LeaseLost
+from common.events import Event
+from runner.publisher import NEVER, Declined, Outlet, Publisher, PublisherLimits
+from runner.writer import RunWriter
+from tests.support.claims import claimed_run, new_runner
+from tests.support.until import until
+
+LIMITS = PublisherLimits(
+    window_s=0.002,
+    archive_interval_s=0.05,
+    away_interval_s=0.02,
+    sequence_block=50,
+    buffer_bytes_max=20_000,
+    fresh_s=5,
+)
+
+
+@dataclass
+class World:
+    db: Database
+    log: LogConnection
+    bus: Bus
+    publisher: Publisher
+    prefix: str
+    runner_id: str
+    lost: int = 0
+
+    async def outlet(self) -> tuple[ClaimedRun, Outlet]:
+        await self.log.connect()
+        run = await claimed_run(self.db, self.runner_id, identity=self.log.identity, reserve=50)
+        writer = RunWriter(
+            run.id, run.epoch, top=0, archived=0, next_sequence=1, reserved=50, batch_bytes_max=4000
+        )
+        return run, self.publisher.outlet(writer, generation=NEVER, on_lost=self.on_lost)
+
+    def on_lost(self) -> None:
+        self.lost += 1
+
+    async def log_of(self, run: ClaimedRun) -> list[Batch]:
+        return await LogReader(self.bus).read(run.id, 0, 10_000)
+
+    async def archive_of(self, run: ClaimedRun) -> list[Batch]:
+        async with self.db.connect() as conn:
+            return await archive.read(conn, run.id, 0, 10_000)
+
+    async def forget(self, run: ClaimedRun) -> None:
+        """What FLUSHALL does to one run."""
+        await self.bus.call("DEL", log_key(self.prefix, run.id), head_key(self.prefix, run.id))
+
+    async def sees(self, run: ClaimedRun) -> list[int]:
+        """What a reader gets that follows the log and falls back on the archive."""
+        cursor, seen = 0, list[int]()
+        while True:
+            batches = [*await self.log_of(run), *await self.archive_of(run)]
+            fit = next((batch for batch in batches if batch.takes(cursor)), None)
+            if fit is None:
+                return seen
+            seen += numbers(fit)
+            cursor = fit.last
+
+
+def numbers(batch: Batch) -> list[int]:
+    return [json.loads(f.split(b"\ndata: ")[1])["data"] for f in batch.frames.split(b"\n\n") if f]
+
+
+def custom(*data: int) -> list[Event]:
+    return [Event("custom", {"data": n}) for n in data]
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[World]:
+    db = Database(database_url, application_name="test", pool_size=4)
+    log = LogConnection(redis_url, prefix=redis_prefix)
+    bus = Bus(redis_url, prefix=redis_prefix)
+    publisher = Publisher(db, log, LIMITS)
+    task = asyncio.create_task(publisher.run())
+    yield World(db, log, bus, publisher, redis_prefix, await new_runner(db))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await log.aclose()
+    await bus.aclose()
+    await db.aclose()
+
+
+def ending(run: ClaimedRun, **columns: Any) -> Any:
+    async def change(conn: Connection, last: int) -> None:
+        ended = await runs.finish(
+            conn, run.id, run.epoch, status="completed", last_sequence=last, **columns
+        )
+        if ended is None:
+            raise LeaseLost(run.id, run.epoch)
+
+    return change
+
+
+async def test_events_reach_the_log_and_then_the_archive(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(*range(120)))
+    await until(lambda: outlet.writer.archived == 120)
+    assert [n for b in await world.archive_of(run) for n in numbers(b)] == list(range(120))
+    assert await world.sees(run) == list(range(120))
+    assert world.lost == 0
+
+
+async def test_a_state_is_archived_with_its_transaction_and_sent_afterwards(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0, 1))
+    assert await outlet.settle([Event("done")], ending(run), leaves=True)
+    archived = await world.archive_of(run)
+    assert (archived[-1].last, archived[-1].ends) == (3, "run")
+    await until(lambda: not outlet.writer.has_work)
+    assert [b.ends for b in await world.log_of(run)][-1] == "run"
+
+
+async def test_a_declined_state_leaves_no_trace(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0))
+
+    async def change(conn: Connection, last: int) -> None:
+        raise Declined
+
+    assert not await outlet.settle([Event("run_paused")], change, leaves=True)
+    outlet.emit(custom(1))
+    await until(lambda: outlet.writer.archived == 2)
+    assert await world.sees(run) == [0, 1]
+
+
+async def test_a_log_that_redis_forgot_is_opened_again_without_a_hole(world: World) -> None:
+    run, outlet = await world.outlet()
+    writer = outlet.writer
+    for first in range(0, 40, 5):
+        outlet.emit(custom(*range(first, first + 5)))
+        await until(lambda last=first + 5: writer.sent == last)
+        await world.forget(run)
+    outlet.emit(custom(40))
+    await until(lambda: writer.sent == 41)
+    assert await world.sees(run) == list(range(41))
+    assert world.lost == 0
+
+
+async def test_a_broken_connection_loses_and_repeats_nothing(world: World) -> None:
+    run, outlet = await world.outlet()
+    for n in range(60):
+        outlet.emit(custom(n))
+        if n % 10 == 5:
+            await world.log.aclose()
+        await asyncio.sleep(0.003)
+    await until(lambda: outlet.writer.sent == outlet.writer.top == 60)
+    assert await world.sees(run) == list(range(60))
+    assert world.log.generation > 1
+    assert world.lost == 0
+
+
+async def test_the_owner_of_an_older_epoch_is_lost_and_adds_nothing(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0))
+    await until(lambda: outlet.writer.archived == 1)
+    async with world.db.begin() as conn:
+        await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
+    await world.log.open(run.id, run.epoch + 1, 1)
+    outlet.emit(custom(1))
+    await until(lambda: world.lost == 1)
+    assert await world.sees(run) == [0]
+    with pytest.raises(LeaseLost):
+        await outlet.settle([Event("done")], ending(run), leaves=True)
+
+
+async def test_a_fenced_owner_whose_fence_redis_lost_is_stopped_by_postgres(world: World) -> None:
+    """The script's fence is off: only the proof before opening again stands."""
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0))
+    await until(lambda: outlet.writer.archived == 1)
+    async with world.db.begin() as conn:
+        await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
+    await world.forget(run)
+    outlet.emit(custom(1))
+    await until(lambda: world.lost == 1)
+    assert await world.log_of(run) == []
+    assert await world.sees(run) == [0]
+
+
+async def test_a_terminal_event_is_told_although_redis_forgot_the_log(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0))
+    await until(lambda: outlet.writer.archived == 1)
+    await world.forget(run)
+    await outlet.settle([Event("done")], ending(run), leaves=True)
+    await until(lambda: not outlet.writer.has_work)
+    assert [(b.last, b.ends) for b in await world.log_of(run)] == [(2, "run")]
+    assert world.lost == 0
+
+
+async def test_numbers_are_reserved_before_they_are_used(world: World) -> None:
+    run, outlet = await world.outlet()
+    outlet.emit(custom(*range(333)))
+
+    async def reserved() -> bool:
+        async with world.db.connect() as conn:
+            row = await runs.find(conn, run.id)
+        assert row is not None
+        assert row.sequence_reserved >= outlet.writer.top
+        return outlet.writer.top == 333
+
+    await until(reserved)
+    await until(lambda: outlet.writer.archived == 333)
+    assert await world.sees(run) == list(range(333))
+
+
+async def test_a_graph_waits_when_nothing_takes_its_events(world: World) -> None:
+    _, outlet = await world.outlet()
+    outlet.emit([Event("custom", {"data": "x" * 30_000})])
+    outlet.writer.number()
+    outlet.emit([])
+    room = asyncio.create_task(outlet.room())
+    await room  # the archive has taken it
+    assert outlet.writer.kept_bytes <= LIMITS.buffer_bytes_max
