@@ -74,9 +74,13 @@ def has_exited(child: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def kill_group(pgid: int) -> None:
+def kill_group(pgid: int, timeout_s: float = 5.0) -> None:
+    """Kill what there is of a process group; return when it has let go of its ports."""
+    deadline = time.monotonic() + timeout_s
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signal.SIGKILL)
+        while group_members(pgid) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def command_line(pid: int) -> str | None:

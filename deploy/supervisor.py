@@ -103,7 +103,7 @@ class Supervisor:
         """Stop all children in order; a second request to stop does it by force."""
         for role in STOP_ORDER:
             self._stop([k for k in self._kept if k.child.role == role and k.process])
-        self._announce()
+            self._announce()
 
     # one turn
 

@@ -1,6 +1,7 @@
 """Servers, a database for each test, and markers by folder."""
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -65,6 +66,15 @@ def database_url(template_database: str) -> Iterator[str]:
     _execute("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy", name, template_database)
     yield _address(name)
     _execute("DROP DATABASE {} WITH (FORCE)", name)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Like tmp_path, but open to other accounts: Postgres and nginx's workers change theirs when we
+    are root, and pytest's folders are closed."""
+    with tempfile.TemporaryDirectory(prefix="steadyrun-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -41,39 +41,39 @@ class Cluster:
         gateways: int = 2,
         runners: int = 2,
         program: Sequence[str] = UP,
-        options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
         user: int | None = None,
+        output: Path | None = None,
     ) -> None:
         self.state = state
         self.port = port or free_port()
         self.process: Popen[str] | None = None
-        self._output = state.parent / f"{state.name}.out"
+        self._output = output or state.parent / f"{state.name}.out"
         self._user = user
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
         self._argv = [
             *(*program, "up", "--state", str(state), "--port", str(self.port)),
-            *("--gateways", str(gateways), "--runners", str(runners), *options),
+            *("--gateways", str(gateways), "--runners", str(runners)),
         ]
 
     @contextmanager
-    def running(self, timeout_s: float = 60.0) -> Iterator["Cluster"]:
+    def running(self, *options: str, timeout_s: float = 60.0) -> Iterator["Cluster"]:
         """Until the block ends; then stopped, by force if need be."""
-        self.start()
+        self.start(*options)
         try:
             self.until_ready(timeout_s)
             yield self
         finally:
             self.stop()
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         kept = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
         with self._output.open("w") as output:
             self.process = Popen(
-                self._argv,
+                [*self._argv, *options],
                 cwd=ROOT,
-                env=kept | self._environment,
+                env=kept | self.environment,
                 stdout=output,
                 stderr=output,
                 text=True,

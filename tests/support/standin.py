@@ -2,18 +2,16 @@
 
 `python -m tests.support.standin up …` is `steadyrun up …` with gateways that only answer and
 runners that only wait: what is tested is how processes are kept and stopped. The environment
-variable STANDIN_FAIL names a verb that fails.
+variable STANDIN_FAIL names a verb that fails, STANDIN_STUBBORN one that ignores SIGTERM.
 """
 
 import argparse
 import os
+import signal
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-from deploy import cli, local
-from deploy.local import Choices
 
 PROGRAM = (sys.executable, "-m", "tests.support.standin")
 
@@ -42,27 +40,35 @@ class Answer(BaseHTTPRequestHandler):
         return None
 
 
-def up(arguments: list[str]) -> None:
+def up(arguments: list[str]) -> int:
+    from deploy import cli, local  # only here: a stand-in starts faster without
+
     parser = argparse.ArgumentParser()
     for number in ("--gateways", "--runners", "--port"):
         parser.add_argument(number, type=int, default=1)
     parser.add_argument("--state", type=Path)
     parser.add_argument("--no-nginx", dest="nginx", action="store_false")
-    choices = Choices(graphs=Path(__file__), **vars(parser.parse_args(arguments)))
-    local.up(choices, lambda line: os.write(1, f"{line}\n".encode()), PROGRAM)
+    choices = local.Choices(graphs=Path(__file__), **vars(parser.parse_args(arguments)))
+    return cli.status_of(lambda: local.up(choices, say, PROGRAM))
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
 
 
 def main() -> int:
     verb = sys.argv[1]
     if os.environ.get("STANDIN_FAIL") == verb:
         sys.exit(f"steadyrun: this {verb} was told to fail")
+    if os.environ.get("STANDIN_STUBBORN") == verb:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if verb == "gateway":
         port = int(os.environ["STEADYRUN_GATEWAY_PORT"])
         ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
     if verb == "runner":
         threading.Event().wait()
     if verb == "up":
-        return cli.status_of(lambda: up(sys.argv[2:]))
+        return up(sys.argv[2:])
     return 0
 
 
