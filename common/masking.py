@@ -59,7 +59,8 @@ class Masker:
     def secrets(self, text: str) -> list[Span]:
         """The places of secrets in a text, in order, apart from each other."""
         low = text.lower()
-        found = [span for rule in _RULES for span in rule.whole(text, low)]
+        hinted = _ANY_HINT.search(low) is not None
+        found = [span for rule in _RULES for span in rule.whole(text, low)] if hinted else []
         found += [match.span() for own in self.own for match in own.finditer(text)]
         return _merged(found)
 
@@ -75,6 +76,8 @@ class TextMask:
         self._context = ""
         self._held = ""
         self._inside: _Endless | None = None
+        self._hinted = bool(masker.own)
+        """Whether what was shown last may be the front of a secret's text."""
 
     def feed(self, delta: str) -> str:
         """What may be shown now; the rest is held back."""
@@ -87,6 +90,9 @@ class TextMask:
         return self._show(text, len(text), self._masker.secrets(text))
 
     def _feed(self, delta: str) -> str:
+        if not (self._held or self._hinted or self._inside) and self._is_plain(delta):
+            self._context = (self._context + delta)[-CONTEXT_CHARS:]
+            return storable(delta)
         text = self._context + self._held + self._after_secret(delta)
         secrets = self._masker.secrets(text)
         held_from = self._held_from(text, secrets)
@@ -94,6 +100,13 @@ class TextMask:
             held_from = len(text)
             self._inside = _Endless.of(text, secrets)
         return self._show(text, held_from, secrets)
+
+    def _is_plain(self, delta: str) -> bool:
+        """The cheap look that ordinary text passes: nothing in it or at its end is suspicious."""
+        recent = self._context[-_HINT_CHARS:] + delta
+        if recent.endswith(_ANY_START) and _begins_at_end(recent):
+            return False
+        return not _is_half(delta[-1:]) and _ANY_HINT.search(recent.lower()) is None
 
     def _held_from(self, text: str, secrets: list[Span]) -> int:
         """Where the part of the end starts that may begin a secret; a secret is never cut."""
@@ -106,7 +119,7 @@ class TextMask:
         starts = [start for rule in _RULES for start in rule.begins(text, low)]
         if self._masker.own:
             starts.append(_last_run(text))
-        if text and "\ud800" <= text[-1] <= "\udbff":  # half a character
+        if _is_half(text[-1:]):
             starts.append(len(text) - 1)
         return min(starts, default=len(text))
 
@@ -114,6 +127,7 @@ class TextMask:
         shown = _without(text, secrets, len(self._context), end)
         self._held = text[end:]
         self._context = text[max(0, end - CONTEXT_CHARS) : end]
+        self._hinted = bool(self._masker.own) or bool(_ANY_HINT.search(self._context.lower()))
         return storable(shown)
 
     def _after_secret(self, delta: str) -> str:
@@ -168,8 +182,8 @@ class _Rule:
         """
         self._whole = re.compile(whole, flags)
         self._begins = re.compile(rf"(?:{begins})\Z", flags)
-        self._hints = tuple(hints)
-        self._starts = tuple(starts)
+        self.hints = tuple(hints)
+        self.starts = tuple(starts)
         self._reach = max(map(len, starts), default=0)
 
     def whole(self, text: str, low: str) -> Iterable[Span]:
@@ -180,14 +194,14 @@ class _Rule:
     def begins(self, text: str, low: str) -> Iterable[int]:
         if self._hinted(low):
             match = self._begins.search(text)
-        elif text.endswith(self._starts):
+        elif text.endswith(self.starts):
             match = self._begins.search(text, max(0, len(text) - self._reach))
         else:
             return ()
         return () if match is None else (match.start("secret"),)
 
     def _hinted(self, low: str) -> bool:
-        return any(hint in low for hint in self._hints)
+        return any(hint in low for hint in self.hints)
 
 
 def _beginnings(*literals: str) -> list[str]:
@@ -264,6 +278,9 @@ _RULES = (
         flags=re.IGNORECASE,
     ),
 )
+_ANY_HINT = re.compile("|".join({re.escape(hint) for rule in _RULES for hint in rule.hints}))
+_HINT_CHARS = max(len(hint) for rule in _RULES for hint in rule.hints)
+_ANY_START = tuple({start for rule in _RULES for start in rule.starts})
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
 _PEM_END = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 _RUN_END = re.compile(r"[\s\"'<>,;&]")
@@ -435,6 +452,15 @@ def _cut(text: str, max_bytes: int) -> str:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _begins_at_end(text: str) -> bool:
+    return any(list(rule.begins(text, "")) for rule in _RULES)
+
+
+def _is_half(letter: str) -> bool:
+    """Whether it is the first half of a character whose second half follows."""
+    return "\ud800" <= letter <= "\udbff"
 
 
 def _last_run(text: str) -> int:
