@@ -15,6 +15,8 @@ from common.errors import Misconfigured, SteadyrunError
 
 CTRL_C = 130  # what typer makes of KeyboardInterrupt
 
+StateOption = Annotated[Path, typer.Option(help="The state folder of a running `up`.")]
+
 cli = typer.Typer(
     name="steadyrun",
     help="Runs LangGraph agents in production: exact event streams that survive killed instances.",
@@ -97,14 +99,57 @@ def token(
         list[str] | None, typer.Option(help="A permission; may be given several times.")
     ] = None,
     ttl: Annotated[float, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
-    state: Annotated[
-        Path, typer.Option(help="Whose secret to take when STEADYRUN_JWT_SECRET is unset.")
-    ] = Path(".steadyrun"),
+    state: StateOption = Path(".steadyrun"),
 ) -> None:
-    """Print a JWT signed with the configured secret, or with that of a running `up`."""
+    """Print a JWT signed with STEADYRUN_JWT_SECRET, else with the secret of a running `up`."""
     from deploy.signing import sign, signing_secret
 
     print(sign(signing_secret(state), user, permission or [], ttl_s=ttl))
+
+
+@cli.command()
+def chat(
+    text: Annotated[
+        str | None, typer.Argument(help="What to ask. Without it the active run is joined.")
+    ] = None,
+    user: Annotated[str, typer.Option(help="Who asks.")] = "demo",
+    conversation: Annotated[str | None, typer.Option(help="Go on in this conversation.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve whatever is asked.")] = False,
+    url: Annotated[
+        str | None, typer.Option(help="Default: STEADYRUN_URL or a running `up`.")
+    ] = None,
+    graph: Annotated[str | None, typer.Option(help="Which graph of the graph file.")] = None,
+    state: StateOption = Path(".steadyrun"),
+) -> int:
+    """Talk to an agent: shows progress, asks for decisions, goes on after any disconnect.
+
+    A token is taken from STEADYRUN_TOKEN, else signed with the secret of the running `up`.
+    """
+    from deploy.chat import chat
+
+    return chat(url, text, user, conversation, yes, state=state, graph=graph)
+
+
+@cli.command()
+def load(
+    url: Annotated[
+        str | None, typer.Option(help="A running system. Default: one of its own.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs whose overhead is measured.")] = 20,
+    subscribers: Annotated[int, typer.Option(min=0, help="Streams that follow one run.")] = 200,
+    events: Annotated[int, typer.Option(min=1, help="Events of that run.")] = 200,
+    rate: Annotated[float, typer.Option(min=0.1, help="Its events a second.")] = 50.0,
+    kind: Annotated[str, typer.Option(help="What its events are: tokens or custom.")] = "tokens",
+    json: Annotated[Path | None, typer.Option(help="Also write the figures there.")] = None,
+    gateways: Annotated[int, typer.Option(min=1, help="Of a topology of its own.")] = 1,
+    runners: Annotated[int, typer.Option(min=1, help="Of a topology of its own.")] = 1,
+    state: StateOption = Path(".steadyrun"),
+) -> int:
+    """Measure what a run and a stream cost; prints a table, writes JSON."""
+    from deploy.load import Choices, load
+
+    choices = Choices(url, runs, subscribers, events, rate, kind, json, state, gateways, runners)
+    return load(choices, lambda line: print(line, flush=True))
 
 
 def _serve(serve: Callable[[], object]) -> int:

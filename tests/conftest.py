@@ -4,7 +4,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -99,10 +99,9 @@ def _execute(statement: str, *names: str) -> None:
 
 def _migrate(url: str) -> None:
     """Imported late: a run of unit tests alone needs no database."""
-    with suppress(ModuleNotFoundError):  # until the first migration stands
-        from common.db.migrate import migrate
+    from common.db.migrate import migrate
 
-        migrate(url)
+    migrate(url)
 
 
 def _address(database: str) -> str:
