@@ -43,7 +43,8 @@ class Principal:
 class Keys(Protocol):
     """Where the key of a token comes from."""
 
-    algorithms: tuple[str, ...]
+    @property
+    def algorithms(self) -> tuple[str, ...]: ...
 
     async def find(self, key_id: str | None) -> jwt.PyJWK | str | None: ...
 

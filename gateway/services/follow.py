@@ -65,6 +65,7 @@ class Topic:
         self.version = 0  # rises with every reason to look again
         self.archived = 0  # what Postgres was seen to have
         self.ended: int | None = None  # sequence of the terminal event, once known
+        self.gone = False  # the run was deleted
         self.followers: set[Follower] = set()
         self.reads: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
         self.release: asyncio.TimerHandle | None = None
@@ -120,13 +121,15 @@ class Follower:
         return bool(self._page)
 
     async def next(self, bytes_max: int = WRITE_BYTES_MAX) -> Portion:
-        """The next frames, or NOTHING after `interrupt`. Refuses with HISTORY_EXPIRED."""
+        """The next frames, or NOTHING after `interrupt`. Refused when they cannot come any more."""
         while not self._interrupted:
             portion = self._cursor.take(self._ready(), bytes_max)
             if portion.frames:
                 return portion
             if self._topic.ended is not None and self.position >= self._topic.ended:
                 return Portion(b"", "run")
+            if self._topic.gone:
+                raise Refused("NOT_FOUND", "the run has been deleted")
             await self._look_or_wait()
         self._interrupted = False
         return NOTHING
@@ -376,10 +379,13 @@ class Hub:
         for topic in followed:
             if (known := tops.get(topic.run_id)) is not None:
                 self._compare(topic, *known)
+            elif topic.followers:
+                topic.gone = True
+                topic.changed()
 
     def _compare(self, topic: Topic, top: int, ended: bool) -> None:
         topic.archived = max(topic.archived, top)
-        if ended:
+        if ended and top:
             topic.ended = top
         if topic.lags(top, ended):
             self._distrust(topic, "position")

@@ -1,0 +1,228 @@
+"""The composition root of a gateway: everything is made here once and handed down.
+
+Nothing connects before the lifespan begins; whatever is opened there is closed in reverse order.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from common.bus.client import Bus
+from common.bus.fanout import Subscriptions
+from common.bus.log import LogConnection, LogReader
+from common.bus.signals import Signals
+from common.db import migrate
+from common.db.engine import Database
+from common.errors import Misconfigured, Unavailable
+from common.graphfile import GraphFile
+from common.masking import Masker
+from common.ownership import OwnerActs
+from common.settings import GatewaySettings
+from gateway import openapi, problems
+from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Tickets
+from gateway.metrics import Metrics
+from gateway.middleware import BodyLimit, Requests
+from gateway.routes import conversations, health, interrupts, runs
+from gateway.routes.callers import caller
+from gateway.routes.events import Events
+from gateway.services.conversations import Conversations
+from gateway.services.follow import Channels, Hub
+from gateway.services.hooks import Hooks
+from gateway.services.resume import Resume
+from gateway.services.runs import Runs
+from gateway.services.streams import Streams
+from gateway.sse import Drain, Pace, Slots
+
+logger = structlog.get_logger(__name__)
+
+_DEMO_PERMISSIONS = ["ops.view", "ops.restart"]
+
+
+class Gateway:
+    """The parts of one gateway process, by what lives as long as it does."""
+
+    def __init__(self, settings: GatewaySettings, graphs: GraphFile) -> None:
+        self.settings, self.graphs = settings, graphs
+        self.metrics = Metrics()
+        self.drain = Drain(settings.drain_window_s)
+        self.db = _database(settings)
+        self.bus = _bus(settings)
+        self.log = _log(settings)
+        self.hub = self._hub()
+        self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
+        self._following: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Raises Misconfigured or Unavailable unless Postgres and Redis answer."""
+        await self.db.check()
+        async with self.db.connect() as connection:
+            if not await migrate.is_current(connection):
+                raise Misconfigured("the database is not migrated: run `steadyrun migrate`")
+        await self.bus.ping()
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        self._following = asyncio.create_task(self.hub.run())
+        self._following.add_done_callback(_report)
+        try:
+            yield
+        finally:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+            await self.log.aclose()
+            await self.bus.aclose()
+            await self.db.aclose()
+
+    def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
+
+    async def _serving(self) -> None:
+        if self.drain.draining or self._following is None or self._following.done():
+            raise Unavailable("the gateway")
+
+    def _hub(self) -> Hub:
+        settings = self.settings
+        return Hub(
+            self.db,
+            LogReader(self.bus),
+            self._channels,
+            self.metrics,
+            prefix=settings.redis_prefix,
+            ring_bytes_max=settings.ring_bytes_max,
+            linger_s=settings.follow_linger_s,
+            check_interval_s=settings.heartbeat_interval_s,
+        )
+
+    def _channels(
+        self, on_message: Callable[[str, bytes], None], on_confirmed: Callable[[str], None]
+    ) -> Channels:
+        return Subscriptions(
+            self.settings.redis_url.get_secret_value(),
+            self.bus,
+            prefix=self.settings.redis_prefix,
+            on_message=on_message,
+            on_confirmed=on_confirmed,
+            timeout_s=self.settings.redis_timeout_s,
+        )
+
+
+def create_app(settings: GatewaySettings, graphs: GraphFile) -> FastAPI:
+    gateway = Gateway(settings, graphs)
+    app = FastAPI(
+        title="Steadyrun",
+        version="1",
+        summary="Runs LangGraph agents; streams what happens exactly.",
+        lifespan=gateway.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False},
+        middleware=_middleware(gateway),
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.gateway = gateway
+    problems.install(app)
+    _add_routes(app, gateway)
+    openapi.install(app)
+    return app
+
+
+def _add_routes(app: FastAPI, gateway: Gateway) -> None:
+    settings, db = gateway.settings, gateway.db
+    secret = _secret(settings)
+    authenticator = _authenticator(settings, secret)
+    tickets = Tickets(secret, settings.ticket_ttl_s)
+    asks = caller(authenticator)
+    signals, reader = Signals(gateway.bus), LogReader(gateway.bus)
+    owner = OwnerActs(db, gateway.log, signals)
+    acts = Runs(db, reader, signals, owner, gateway.graphs, settings.content_bytes_max)
+    hooks = Hooks(gateway.graphs, settings.guard_timeout_s)
+    masker = Masker(settings.masking_patterns)
+    places = max(1, settings.gateway_pool_size // 2)
+    resume = Resume(db, owner, signals, hooks, masker, concurrency=places)
+    pace = Pace(settings.heartbeat_interval_s, settings.send_timeout_s)
+    streams = Streams(gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics)
+    events = Events(acts, gateway.hub, streams, authenticator, tickets, gateway.metrics)
+    demo = health.Demo(secret if settings.demo else None, _DEMO_PERMISSIONS)
+    app.router.routes.append(events.route())
+    app.include_router(runs.router(acts, resume, streams, tickets, asks))
+    app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
+    app.include_router(interrupts.router(db, asks))
+    app.include_router(health.router(gateway.checks(), gateway.metrics, demo))
+
+
+def _middleware(gateway: Gateway) -> list[Middleware]:
+    settings = gateway.settings
+    found: list[Middleware] = []
+    if settings.cors_origins:
+        found.append(_cors(settings.cors_origins))
+    found.append(Middleware(Requests, metrics=gateway.metrics))
+    found.append(Middleware(BodyLimit, bytes_max=settings.body_bytes_max))
+    return found
+
+
+def _cors(origins: list[str]) -> Middleware:
+    """Tokens travel in a header, so no credentials are allowed and `*` is harmless."""
+    options: dict[str, Any] = {
+        "allow_origins": origins,
+        "allow_methods": ["GET", "POST", "PATCH", "DELETE"],
+        "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+        "expose_headers": ["Location", "Content-Location", "Retry-After"],
+    }
+    return Middleware(CORSMiddleware, **options)
+
+
+def _secret(settings: GatewaySettings) -> str:
+    if settings.jwt_secret is None:
+        raise Misconfigured(
+            "STEADYRUN_JWT_SECRET is not set: it signs stream tickets, and tokens unless "
+            "STEADYRUN_JWKS_URL is set; give every gateway the same 32 bytes or more"
+        )
+    return settings.jwt_secret.get_secret_value()
+
+
+def _authenticator(settings: GatewaySettings, secret: str) -> Authenticator:
+    """Published keys, when they are set, are the only ones: nobody signs with the secret then."""
+    url = settings.jwks_url
+    if url is not None and not url.startswith(("https://", "http://", "file://")):
+        raise Misconfigured("STEADYRUN_JWKS_URL: must begin with https:// or file://")
+    keys: Keys = PublishedKeys(url) if url else SharedSecret(secret)
+    return Authenticator(keys, audience=settings.jwt_audience, issuer=settings.jwt_issuer)
+
+
+def _database(settings: GatewaySettings) -> Database:
+    return Database(
+        settings.database_url.get_secret_value(),
+        application_name="steadyrun:gateway",
+        pool_size=settings.gateway_pool_size,
+        timeout_s=settings.postgres_timeout_s,
+    )
+
+
+def _bus(settings: GatewaySettings) -> Bus:
+    return Bus(
+        settings.redis_url.get_secret_value(),
+        prefix=settings.redis_prefix,
+        max_connections=2,
+        timeout_s=settings.redis_timeout_s,
+    )
+
+
+def _log(settings: GatewaySettings) -> LogConnection:
+    return LogConnection(
+        settings.redis_url.get_secret_value(),
+        prefix=settings.redis_prefix,
+        ttl_s=settings.log_retention_s,
+        ended_ttl_s=settings.ended_log_retention_s,
+        timeout_s=settings.redis_timeout_s,
+    )
+
+
+def _report(following: asyncio.Task[None]) -> None:
+    if not following.cancelled() and (error := following.exception()) is not None:
+        logger.error("following runs has ended", exc_info=error)

@@ -1,0 +1,148 @@
+"""Conversations, their messages and facts (contract §4)."""
+
+from common.db import conversations, interrupts, messages, runs
+from common.db.conversations import Conversation
+from common.db.engine import Connection, Database
+from common.db.interrupts import Interrupt
+from common.db.runs import Run
+from common.errors import Refused
+from common.graphfile import GraphFile
+from common.ids import is_id, new_id
+from gateway.auth import Principal
+from gateway.schemas import (
+    ConversationOut,
+    ConversationRequest,
+    FactsRequest,
+    MessageOut,
+    Page,
+    ResumeState,
+    RunOut,
+)
+from gateway.services.runs import Runs, known_graph
+
+_TITLE = "New conversation"
+_WAITING_MAX = 100  # runs enqueued behind each other that a deletion cancels
+
+
+class Conversations:
+    def __init__(self, db: Database, runs_: Runs, graphs: GraphFile) -> None:
+        self._db, self._runs, self._graphs = db, runs_, graphs
+
+    async def create(self, principal: Principal, request: ConversationRequest) -> ConversationOut:
+        async with self._db.begin() as connection:
+            made = await conversations.create(
+                connection,
+                id=new_id("conv"),
+                user_id=principal.user,
+                title=request.title or _TITLE,
+                graph=known_graph(self._graphs, request.graph),
+                facts=request.facts,
+            )
+        return ConversationOut.of(made, None)
+
+    async def page(
+        self, principal: Principal, cursor: str | None, limit: int
+    ) -> Page[ConversationOut]:
+        async with self._db.connect() as connection:
+            found, after = await conversations.list_page(connection, principal.user, cursor, limit)
+            active = await runs.active_of(connection, [one.id for one in found])
+            pending = await interrupts.pending_of(connection, [run.id for run in active.values()])
+        items = [_listed(one, active.get(one.id), pending) for one in found]
+        return Page(items=items, next_cursor=after)
+
+    async def get(self, principal: Principal, conversation_id: str) -> ConversationOut:
+        async with self._db.connect() as connection:
+            found = await self._find(connection, principal, conversation_id)
+            active = await runs.active(connection, found.id)
+        run = None if active is None else await self._runs.view(active)
+        return ConversationOut.of(found, run)
+
+    async def delete(self, principal: Principal, conversation_id: str) -> None:
+        """Runs that wait are cancelled first, so that their followers see an end; while a runner
+        is at work on one the conversation is busy."""
+        for _ in range(_WAITING_MAX):
+            async with self._db.begin() as connection:
+                found = await self._find(connection, principal, conversation_id)
+                active = await runs.active(connection, found.id)
+                if active is None:
+                    await conversations.delete(connection, found.id, principal.user)
+                    return
+            if active.runner_id is not None:
+                break
+            await self._runs.cancel(principal, active.id)
+        raise Refused("CONVERSATION_BUSY", "a run is at work; cancel it first")
+
+    async def messages(
+        self, principal: Principal, conversation_id: str, cursor: str | None, limit: int
+    ) -> Page[MessageOut]:
+        async with self._db.connect() as connection:
+            found = await self._find(connection, principal, conversation_id)
+            rows, after = await messages.list_page(connection, found.id, cursor, limit)
+        return Page(items=[MessageOut.of(row) for row in rows], next_cursor=after)
+
+    async def set_facts(
+        self, principal: Principal, conversation_id: str, request: FactsRequest
+    ) -> ConversationOut:
+        async with self._db.begin() as connection:
+            found = await self._find(connection, principal, conversation_id)
+            changed = await conversations.set_facts(
+                connection,
+                found.id,
+                principal.user,
+                request.set,
+                request.unset,
+                request.version,
+            )
+        if changed is None:
+            raise Refused(
+                "VERSION_CONFLICT",
+                "the facts have changed meanwhile",
+                facts=found.facts,
+                factsVersion=found.facts_version,
+            )
+        return await self.get(principal, changed.id)
+
+    async def resume_state(self, principal: Principal, conversation_id: str) -> ResumeState:
+        """What a fresh page needs to go on: the active run, else the newest one."""
+        async with self._db.connect() as connection:
+            found = await self._find(connection, principal, conversation_id)
+            run = await runs.active(connection, found.id) or await runs.latest(connection, found.id)
+        if run is None:
+            return _nothing_to_resume(found)
+        view = await self._runs.view(run)
+        return ResumeState(
+            conversation_id=found.id,
+            run=view,
+            last_sequence=view.last_sequence,
+            pending_interrupts=view.pending_interrupts,
+            next=view.next,
+            resumable=run.status == "interrupted",
+        )
+
+    async def _find(
+        self, connection: Connection, principal: Principal, conversation_id: str
+    ) -> Conversation:
+        if is_id(conversation_id, "conv"):
+            found = await conversations.find(connection, conversation_id, principal.user)
+            if found is not None:
+                return found
+        raise Refused("NOT_FOUND", "there is no such conversation")
+
+
+def _listed(
+    conversation: Conversation, active: Run | None, pending: dict[str, list[Interrupt]]
+) -> ConversationOut:
+    """In a list `lastSequence` is the stored one: no look at Redis for each line."""
+    run = None if active is None else RunOut.of(active, pending[active.id])
+    return ConversationOut.of(conversation, run)
+
+
+def _nothing_to_resume(conversation: Conversation) -> ResumeState:
+    return ResumeState(
+        conversation_id=conversation.id,
+        run=None,
+        last_sequence=0,
+        pending_interrupts=[],
+        next=[],
+        resumable=False,
+    )

@@ -1,0 +1,54 @@
+"""One answer for one key: the act and its stored answer are one transaction (contract §4).
+
+A second call with the same key waits in `reserve` until the first has committed and then gets its
+answer; a refusal rolls the transaction back and so frees the key.
+"""
+
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from common.db import idempotency
+from common.db.engine import Connection
+from common.errors import Refused
+from gateway.auth import Principal
+
+Answer = dict[str, Any]
+
+
+def fingerprint(act: str, target: str | None, body: dict[str, Any]) -> bytes:
+    """The same for the same request, whatever the order of its fields and the place of its key."""
+    request = [act, target, {k: v for k, v in body.items() if k != "idempotencyKey"}]
+    return blake2b(orjson.dumps(request, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
+
+
+async def once(
+    connection: Connection,
+    principal: Principal,
+    key: str | None,
+    request: bytes,
+    act: Callable[[], Awaitable[Answer]],
+) -> tuple[Answer, bool]:
+    """The answer, and whether it was made by this very call. In the caller's transaction."""
+    if key is None:
+        return await act(), True
+    found = await idempotency.reserve(connection, principal.user, key, request)
+    if isinstance(found, idempotency.Stored):
+        return found.response, False
+    if isinstance(found, idempotency.Mismatch):
+        raise Refused("IDEMPOTENCY_MISMATCH", "this key was used for another request")
+    answer = await act()
+    await idempotency.store(connection, principal.user, key, answer)
+    return answer, True
+
+
+def key_of(body_key: str | None, header_key: str | None) -> str | None:
+    """The key of a request, from its body or its header; both must agree."""
+    if body_key is not None and header_key is not None and body_key != header_key:
+        raise Refused("VALIDATION", "idempotencyKey and Idempotency-Key differ")
+    key = body_key if body_key is not None else header_key
+    if key is not None and not 0 < len(key) <= 255:
+        raise Refused("VALIDATION", "an idempotency key has 1 to 255 characters")
+    return key

@@ -1,0 +1,369 @@
+"""Deciding interrupts: the eight steps of contract §5, in their order, in one transaction.
+
+    0 the key            3 not expired         6 the resource and the facts, read anew
+    1 pending, of the    4 shape, format,      7 the graph's guard
+      run                  validator           8 one conditional update, and the run is queued
+    2 who may decide     5 reject and cancel
+
+The transaction is open from the key on, since a second call with the key has to wait for the first
+one's end; that is why only some of the pool's connections may be in here at once. Whoever is
+neither the run's owner nor holds the permission learns nothing: that comes before step 1.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from common import hitl
+from common.bus.signals import Signals
+from common.db import conversations, interrupts, runs
+from common.db.conversations import Conversation
+from common.db.engine import Connection, Database
+from common.db.interrupts import Interrupt
+from common.db.runs import Run
+from common.errors import Refused
+from common.ids import is_id
+from common.masking import Masker
+from common.ownership import Act, OwnerActs
+from gateway.auth import Principal
+from gateway.schemas import (
+    ContinueRequest,
+    DecisionRequest,
+    InterruptOut,
+    RunOut,
+    ValuesRequest,
+)
+from gateway.services.hooks import Hooks
+from gateway.services.idempotency import Answer, fingerprint, once
+
+Request = DecisionRequest | ValuesRequest | ContinueRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """`answer` is what goes out; the owner also gets a stream that goes on after `after`."""
+
+    answer: Answer
+    owner: bool
+    after: int
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is to be done after the commit."""
+
+    act: Act | None = None
+    runner: tuple[str, str] | None = None  # (order, runner id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A decision that passed its validation: what the graph gets, or that the run ends."""
+
+    interrupt: Interrupt
+    shown: Any
+    answer: dict[str, Any] | None
+    cancels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One call: who asks for what on which run."""
+
+    principal: Principal
+    run: Run
+    told: _Told = field(default_factory=_Told)
+
+    @property
+    def owner(self) -> bool:
+        return self.run.user_id == self.principal.user
+
+
+class Resume:
+    def __init__(
+        self,
+        db: Database,
+        owner: OwnerActs,
+        signals: Signals,
+        hooks: Hooks,
+        masker: Masker,
+        *,
+        concurrency: int,
+    ) -> None:
+        self._db, self._owner, self._signals = db, owner, signals
+        self._hooks, self._masker = hooks, masker
+        self._places = asyncio.Semaphore(concurrency)
+
+    async def resume(
+        self, principal: Principal, run_id: str, request: Request, key: str | None
+    ) -> Resumed:
+        made = fingerprint("resume", run_id, request.model_dump(mode="json", by_alias=True))
+        told = _Told()
+        async with self._places, self._db.begin() as connection:
+
+            async def act() -> Answer:
+                case = await self._case(connection, principal, run_id, told)
+                return await self._act(connection, case, request)
+
+            answer, _ = await once(connection, principal, key, made, act)
+        await self._tell(told, run_id)
+        after = answer.pop("after", 0)
+        return Resumed(answer, "run" in answer, after)
+
+    async def _case(
+        self, connection: Connection, principal: Principal, run_id: str, told: _Told
+    ) -> _Case:
+        run = await runs.find(connection, run_id) if is_id(run_id, "run") else None
+        if run is None:
+            raise _not_found()
+        return _Case(principal, run, told)
+
+    async def _act(self, connection: Connection, case: _Case, request: Request) -> Answer:
+        if isinstance(request, ContinueRequest):
+            return await self._go_on(connection, case)
+        ids = request.resume if isinstance(request, ValuesRequest) else [request.interrupt_id]
+        rows = [await self._pending(connection, case, interrupt_id) for interrupt_id in ids]
+        for row in rows:
+            await self._may_decide(case, row)
+        await _not_expired(connection, rows)
+        choices = await self._choices(case, rows, request)
+        if not any(choice.cancels for choice in choices):
+            await self._unchanged(connection, case, rows, request.confirm_version)
+        return await self._decide(connection, case, choices)
+
+    # 1: the interrupt belongs to the run and is pending
+
+    async def _pending(self, connection: Connection, case: _Case, interrupt_id: str) -> Interrupt:
+        row = None
+        if is_id(interrupt_id, "int"):
+            row = await interrupts.find(connection, interrupt_id)
+        if row is None or row.run_id != case.run.id or not _sees(case, row):
+            raise _not_found()
+        if row.status != "pending":
+            raise _decided_before(row)
+        return row
+
+    # 2: the caller may decide it
+
+    async def _may_decide(self, case: _Case, row: Interrupt) -> None:
+        if not case.principal.holds(row.required_permission):
+            raise Refused(
+                "PERMISSION_REVOKED",
+                "deciding this needs a permission that the token does not give",
+                requiredPermission=row.required_permission,
+            )
+        await self._hooks.authorize(case.run.graph, case.principal, _wire(row))
+
+    # 4: shape, format and validator
+
+    async def _choices(
+        self, case: _Case, rows: Sequence[Interrupt], request: DecisionRequest | ValuesRequest
+    ) -> list[_Choice]:
+        if isinstance(request, ValuesRequest):
+            choices = [self._raw(row, request.resume[row.id]) for row in rows]
+        else:
+            choices = [self._formed(row, request.plain()) for row in rows]
+        values = {c.interrupt.id: c.answer["value"] for c in choices if c.answer is not None}
+        if values:
+            wires = [_wire(row) for row in rows]
+            await self._hooks.validate(case.run.graph, values, wires, case.principal)
+        return choices
+
+    def _formed(self, row: Interrupt, decision: Any) -> _Choice:
+        found = hitl.answer(row, decision)
+        shown = self._masker.value(decision)
+        if isinstance(found, hitl.Invalid):
+            raise Refused("VALIDATION", f"decision: {found.detail}")
+        if isinstance(found, hitl.CancelRun):
+            return _Choice(row, shown, None, cancels=True)
+        return _Choice(row, shown, {"value": found.value})
+
+    def _raw(self, row: Interrupt, value: Any) -> _Choice:
+        invalid = hitl.validate_raw(row, value)
+        if invalid is not None:
+            raise Refused("VALIDATION", f"resume.{row.id}: {invalid.detail}")
+        return _Choice(row, self._masker.value({"resume": value}), {"value": value})
+
+    # 6 and 7: what changed meanwhile, and the guard
+
+    async def _unchanged(
+        self,
+        connection: Connection,
+        case: _Case,
+        rows: Sequence[Interrupt],
+        confirmed: str | None,
+    ) -> None:
+        conversation = await conversations.find(
+            connection, case.run.conversation_id, case.run.user_id
+        )
+        if conversation is None:
+            raise _not_found()
+        current = {
+            row.id: await self._hooks.reload(case.run.graph, row.resource)
+            for row in rows
+            if row.resource is not None
+        }
+        _refuse_changed(case, rows, conversation, current, confirmed)
+        for resource in current.values():
+            await self._hooks.revalidate(case.run.graph, resource, case.principal)
+
+    # 5 and 8: the conditional update, in the transaction that queues or ends the run
+
+    async def _decide(
+        self, connection: Connection, case: _Case, choices: Sequence[_Choice]
+    ) -> Answer:
+        run = await runs.lock(connection, case.run.id)
+        if run is None:
+            raise _not_found()
+        decided = [await self._win(connection, case, choice) for choice in choices]
+        if any(choice.cancels for choice in choices):
+            await self._end(connection, case, run)
+        else:
+            await self._queue(connection, case, run)
+        return await self._answer(connection, case, run, decided)
+
+    async def _win(self, connection: Connection, case: _Case, choice: _Choice) -> Interrupt:
+        row = await interrupts.decide(
+            connection,
+            choice.interrupt.id,
+            decision=choice.shown,
+            answer=choice.answer,
+            by=case.principal.user,
+        )
+        if row is None:
+            winner = await interrupts.find(connection, choice.interrupt.id)
+            raise _not_found() if winner is None else _decided_before(winner)
+        return row
+
+    async def _end(self, connection: Connection, case: _Case, run: Run) -> None:
+        case.told.act = await self._owner.end(connection, run, "rejected")
+        if case.told.act is None:
+            await runs.request_cancel(connection, run.id, "rejected")
+            _order(case.told, "cancel", run)
+
+    async def _queue(self, connection: Connection, case: _Case, run: Run) -> None:
+        principal = case.principal.stored() if case.owner else None
+        case.told.act = await self._owner.resolve(connection, run, "decision", principal)
+        if case.told.act is None:
+            _order(case.told, "decided", run)
+
+    async def _go_on(self, connection: Connection, case: _Case) -> Answer:
+        """`continue`: only the owner, only from a pause in which nothing is asked."""
+        if not case.owner:
+            raise _not_found()
+        run = await runs.lock(connection, case.run.id)
+        pending = await interrupts.of_run(connection, case.run.id, "pending")
+        if run is None or run.status != "interrupted" or pending:
+            raise _not_resumable(run or case.run, pending)
+        case.told.act = await self._owner.resolve(
+            connection, run, "continue", case.principal.stored()
+        )
+        return await self._answer(connection, case, run, [])
+
+    async def _answer(
+        self, connection: Connection, case: _Case, before: Run, decided: Sequence[Interrupt]
+    ) -> Answer:
+        if not case.owner:
+            return {"interrupt": _wire(decided[0])}
+        run = await runs.find(connection, before.id) or before
+        pending = await interrupts.of_run(connection, run.id, "pending")
+        shown = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
+        return {"run": shown, "after": before.last_sequence}
+
+    async def _tell(self, told: _Told, run_id: str) -> None:
+        if told.act is not None:
+            await self._owner.tell(told.act)
+        elif told.runner is not None:
+            order, runner_id = told.runner
+            signal = self._signals.cancel if order == "cancel" else self._signals.decided
+            await signal(runner_id, run_id)
+
+
+def _sees(case: _Case, row: Interrupt) -> bool:
+    """The owner, or whoever holds the permission that the interrupt requires."""
+    required = row.required_permission
+    return case.owner or (required is not None and case.principal.holds(required))
+
+
+def _wire(row: Interrupt) -> dict[str, Any]:
+    return InterruptOut.of(row).model_dump(mode="json", by_alias=True)
+
+
+def _order(told: _Told, order: str, run: Run) -> None:
+    if run.runner_id is not None:
+        told.runner = (order, run.runner_id)
+
+
+# 3: the time of the question is not over
+
+
+async def _not_expired(connection: Connection, rows: Sequence[Interrupt]) -> None:
+    now = await interrupts.now(connection)
+    for row in rows:
+        if row.expires_at is not None and row.expires_at <= now:
+            raise _expired(row)
+
+
+def _refuse_changed(
+    case: _Case,
+    rows: Sequence[Interrupt],
+    conversation: Conversation,
+    current: dict[str, Any],
+    confirmed: str | None,
+) -> None:
+    """409 with the current values and the `confirmVersion` that accepts exactly these."""
+    resources = any(current[row.id] != row.resource for row in rows if row.id in current)
+    facts = any(row.facts_version != conversation.facts_version for row in rows)
+    version = _version(conversation.facts_version, current)
+    if not (resources or facts) or confirmed == version:
+        return
+    extra: dict[str, Any] = {"confirmVersion": version, "factsVersion": conversation.facts_version}
+    if case.owner:
+        extra["facts"] = conversation.facts
+    if current:
+        extra["resources"] = current
+        extra["resource"] = next(iter(current.values()))
+    if resources:
+        raise Refused("RESOURCE_CHANGED", "what this is about has changed meanwhile", **extra)
+    raise Refused("VERSION_CONFLICT", "the facts have changed meanwhile", **extra)
+
+
+def _version(facts_version: int, current: dict[str, Any]) -> str:
+    seen = orjson.dumps([facts_version, current], option=orjson.OPT_SORT_KEYS)
+    return blake2b(seen, digest_size=12).hexdigest()
+
+
+def _not_found() -> Refused:
+    return Refused("NOT_FOUND", "there is no such run or interrupt")
+
+
+def _expired(row: Interrupt) -> Refused:
+    return Refused("INTERRUPT_EXPIRED", "the time for this decision is over", interruptId=row.id)
+
+
+def _decided_before(row: Interrupt) -> Refused:
+    """Who decided and how; an expired one is always 410."""
+    if row.status in ("expired", "pending"):
+        return _expired(row)  # pending: the update saw that its time is over
+    shown = _wire(row)
+    told = {name: shown[name] for name in ("decision", "resolvedBy", "resolvedAt")}
+    return Refused(
+        "INTERRUPT_NOT_PENDING",
+        "this was decided before",
+        interruptId=row.id,
+        interruptStatus=row.status,
+        **told,
+    )
+
+
+def _not_resumable(run: Run, pending: Sequence[Interrupt]) -> Refused:
+    return Refused(
+        "RUN_NOT_RESUMABLE",
+        "interrupts are pending: decide them" if pending else f"the run is {run.status}",
+        runStatus=run.status,
+        pendingInterrupts=[row.id for row in pending],
+    )

@@ -1,0 +1,216 @@
+"""Runs from outside: creating, looking, cancelling (contract §4).
+
+A run is created in one transaction with its message, its conversation where none is named, and its
+answer under the idempotency key. What follows the commit (waking runners, ending a superseded run)
+is best effort here: runners also poll, and a sweep of theirs finishes cancellations.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from common.bus.log import LogReader
+from common.bus.signals import Signals
+from common.db import archive, conversations, interrupts, runs
+from common.db.conversations import Conversation
+from common.db.engine import Connection, Database
+from common.db.runs import NewRun, Run
+from common.errors import Refused, Unavailable
+from common.graphfile import GraphFile
+from common.ids import is_id, new_id
+from common.ownership import OwnerActs
+from common.runs import TERMINAL_STATUSES
+from gateway.auth import Principal
+from gateway.schemas import ChatRequest, RunOut, RunRequest
+from gateway.services.idempotency import fingerprint, once
+
+logger = structlog.get_logger(__name__)
+
+_TITLE_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """`answer` is the run as it was when it was created; `run_id` names it."""
+
+    run_id: str
+    answer: dict[str, Any]
+
+
+class Runs:
+    def __init__(
+        self,
+        db: Database,
+        log: LogReader,
+        signals: Signals,
+        owner: OwnerActs,
+        graphs: GraphFile,
+        content_bytes_max: int,
+    ) -> None:
+        self._db, self._log, self._signals, self._owner = db, log, signals, owner
+        self._graphs, self._content_bytes_max = graphs, content_bytes_max
+
+    async def create(
+        self,
+        principal: Principal,
+        conversation_id: str | None,
+        request: RunRequest,
+        key: str | None,
+    ) -> Created:
+        """Without a conversation a new one is made (POST /api/chat)."""
+        self._check_size(request)
+        body = request.model_dump(mode="json", by_alias=True)
+        made = fingerprint("run", conversation_id, body)
+        async with self._db.begin() as connection:
+
+            async def act() -> dict[str, Any]:
+                found = await self._conversation(connection, principal, conversation_id, request)
+                run = await self._insert(connection, principal, found, request)
+                return RunOut.of(run, []).model_dump(mode="json", by_alias=True)
+
+            answer, fresh = await once(connection, principal, key, made, act)
+        if fresh:
+            await self._announce(answer["id"], answer["conversationId"], request)
+        return Created(answer["id"], answer)
+
+    async def find(self, principal: Principal, run_id: str) -> Run:
+        """The caller's own run; 404 for anybody else's."""
+        if is_id(run_id, "run"):
+            async with self._db.connect() as connection:
+                run = await runs.find_for_user(connection, run_id, principal.user)
+            if run is not None:
+                return run
+        raise Refused("NOT_FOUND", "there is no such run")
+
+    async def view(self, run: Run) -> RunOut:
+        async with self._db.connect() as connection:
+            pending = await interrupts.of_run(connection, run.id, "pending")
+        return RunOut.of(run, pending, await self.last_sequence(run))
+
+    async def last_sequence(self, run: Run) -> int:
+        """Of the last event that can be read now: the log is ahead of the row while a run runs."""
+        if run.status not in ("queued", "running"):
+            return run.last_sequence
+        try:
+            top = await self._log.top(run.id)
+        except Unavailable:
+            top = None
+        if top is None:
+            async with self._db.connect() as connection:
+                top = await archive.top(connection, run.id)
+        return max(top, run.last_sequence)
+
+    async def cancel(self, principal: Principal, run_id: str) -> Run:
+        """Idempotent; what has ended stays as it is."""
+        run = await self.find(principal, run_id)
+        if run.status in TERMINAL_STATUSES:
+            return run
+        return await self._owner.cancel(run, "user")
+
+    def _check_size(self, request: RunRequest) -> None:
+        if len(request.message.content.encode()) > self._content_bytes_max:
+            most = self._content_bytes_max
+            raise Refused("PAYLOAD_TOO_LARGE", f"message.content: at most {most} bytes")
+
+    async def _conversation(
+        self,
+        connection: Connection,
+        principal: Principal,
+        conversation_id: str | None,
+        request: RunRequest,
+    ) -> Conversation:
+        graph = request.graph if isinstance(request, ChatRequest) else None
+        if conversation_id is None:
+            return await self._new_conversation(connection, principal, graph, request)
+        found = None
+        if is_id(conversation_id, "conv"):
+            found = await conversations.find(connection, conversation_id, principal.user)
+        if found is None:
+            raise Refused("NOT_FOUND", "there is no such conversation")
+        if graph is not None and graph != found.graph:
+            raise Refused("VALIDATION", "graph: the conversation has another one")
+        return found
+
+    async def _new_conversation(
+        self,
+        connection: Connection,
+        principal: Principal,
+        graph: str | None,
+        request: RunRequest,
+    ) -> Conversation:
+        return await conversations.create(
+            connection,
+            id=new_id("conv"),
+            user_id=principal.user,
+            title=_title(request.message.content),
+            graph=known_graph(self._graphs, graph),
+            facts={},
+        )
+
+    async def _insert(
+        self,
+        connection: Connection,
+        principal: Principal,
+        conversation: Conversation,
+        request: RunRequest,
+    ) -> Run:
+        run = await runs.create(connection, self._new_run(principal, conversation, request))
+        if run is None:
+            active = await runs.active(connection, conversation.id)
+            extra = {} if active is None else {"activeRun": active.id, "status": active.status}
+            raise Refused("CONVERSATION_BUSY", "a run of this conversation is active", **extra)
+        return run
+
+    def _new_run(
+        self, principal: Principal, conversation: Conversation, request: RunRequest
+    ) -> NewRun:
+        spec = self._graphs.graphs[known_graph(self._graphs, conversation.graph)]
+        return NewRun(
+            id=new_id("run"),
+            conversation_id=conversation.id,
+            user_id=principal.user,
+            user_message_id=new_id("msg"),
+            graph=conversation.graph,
+            content=request.message.content,
+            input={
+                "content": request.message.content,
+                "inputFormat": request.input_format,
+                "interruptBefore": request.interrupt_before,
+                "interruptAfter": request.interrupt_after,
+            },
+            principal=principal.stored(),
+            metadata=request.metadata,
+            on_disconnect=request.on_disconnect or spec.on_disconnect,
+            on_conflict=request.on_conflict,
+        )
+
+    async def _announce(self, run_id: str, conversation_id: str, request: RunRequest) -> None:
+        await self._signals.wake(run_id)
+        if request.on_conflict in ("interrupt", "rollback"):
+            await self._supersede(run_id, conversation_id)
+
+    async def _supersede(self, run_id: str, conversation_id: str) -> None:
+        """End the run that stands in the way; its cancellation is stored already."""
+        async with self._db.connect() as connection:
+            active = await runs.active(connection, conversation_id)
+        if active is None or active.id == run_id or active.cancel_requested is None:
+            return
+        try:
+            await self._owner.cancel(active, "superseded")
+        except Unavailable as error:
+            logger.warning("superseding is left to the sweep", run_id=active.id, cause=str(error))
+
+
+def known_graph(graphs: GraphFile, name: str | None) -> str:
+    """The graph's name, the default one for None; 422 when this installation does not have it."""
+    if name is None:
+        return graphs.default
+    if name not in graphs.graphs:
+        raise Refused("VALIDATION", "graph: there is no graph of this name here")
+    return name
+
+
+def _title(content: str) -> str:
+    line = next(iter(content.strip().splitlines()), "")
+    return line if len(line) <= _TITLE_CHARACTERS else line[: _TITLE_CHARACTERS - 1] + "…"

@@ -1,0 +1,64 @@
+"""Opening streams: a place first, then the follower with its first page, then the response.
+
+Everything that can be refused is refused here, before the response begins (contract §3): a full
+house, a draining gateway, history that is gone.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from common.db.runs import Run
+from common.errors import Refused
+from gateway.metrics import Metrics
+from gateway.services.follow import Follower, Hub
+from gateway.services.ring import Until
+from gateway.sse import Drain, EventStream, Pace, Slot, Slots
+
+
+class Streams:
+    def __init__(self, hub: Hub, slots: Slots, drain: Drain, pace: Pace, metrics: Metrics) -> None:
+        self._hub, self._slots, self._drain = hub, slots, drain
+        self._pace, self._metrics = pace, metrics
+
+    def reserve(self, user: str) -> Slot:
+        """A place for one stream; whoever does not hand it to `open` frees it."""
+        self._drain.refuse_new()
+        return self._slots.take(user)
+
+    async def open(
+        self,
+        slot: Slot,
+        run: Run,
+        position: int,
+        until: Until,
+        headers: Mapping[str, str] | None = None,
+    ) -> EventStream:
+        """The response that streams the run after `position`. It owns the slot from here on."""
+        began_at = asyncio.get_running_loop().time()
+        try:
+            follower = await self._join(run, position, until)
+        except BaseException:
+            slot.free()
+            raise
+        return EventStream(
+            follower,
+            slot,
+            pace=self._pace,
+            drain=self._drain,
+            metrics=self._metrics,
+            began_at=began_at,
+            headers=headers,
+        )
+
+    async def _join(self, run: Run, position: int, until: Until) -> Follower:
+        follower = await self._hub.follow(run.id, position, until)
+        try:
+            if not await follower.prime() and position < run.last_sequence:
+                raise Refused("HISTORY_EXPIRED", "events after this sequence are not kept")
+        except BaseException as error:
+            follower.close()
+            outcome = "gone" if isinstance(error, Refused) else "failed"
+            self._metrics.resumes.labels(outcome).inc()
+            raise
+        self._metrics.resumes.labels("resumed" if position else "whole").inc()
+        return follower
