@@ -7,13 +7,13 @@ the run waits, and `steadyrun chat --conversation ID` takes it up again from any
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TextIO
 
 from common.errors import Misconfigured, Refused
 from deploy.card import Ask, decide, describe
-from deploy.paper import Paper
+from deploy.paper import Paper, brief
 from deploy.signing import sign, signing_secret
 from deploy.topology import Topology
 from deploy.transcript import Transcript
@@ -35,6 +35,7 @@ def chat(
     graph: str | None = None,
     out: TextIO = sys.stdout,
     ask: Ask = input,
+    connect: Callable[[str, str], Wire] = Wire,
 ) -> int:
     """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
 
@@ -43,7 +44,7 @@ def chat(
     conversation's active run is joined. Raises SteadyrunError with a line for the person.
     """
     paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
-    wire = Wire(url or _find_url(state), token or _find_token(state, user))
+    wire = connect(url or _find_url(state), token or _find_token(state, user))
     body = _body(text, conversation, graph)
     try:
         return _Chat(wire, paper, ask, yes=yes).talk(body, conversation)
@@ -65,7 +66,7 @@ class _Chat:
 
     def talk(self, body: Json | None, conversation: str | None) -> int:
         if body is None:
-            return self._join(conversation or "") or self._close(conversation)
+            return self._close(conversation, self._join(conversation or ""))
         while True:
             try:
                 return self._converse(self._wire.chat(body))
@@ -73,28 +74,29 @@ class _Chat:
                 if refusal.code != "CONVERSATION_BUSY" or conversation is None:
                     raise
             self._paper.note("the conversation has a run that has not ended; joining it first")
-            if (status := self._join(conversation)) is not None:
-                return status
+            joined = self._join(conversation)
+            if joined is not None and joined.end is None:
+                return 0
 
-    def _join(self, conversation: str) -> int | None:
-        """Follow the active run to its end. None: it has ended well, or there is none."""
+    def _join(self, conversation: str) -> Transcript | None:
+        """Follow the active run to its end, or to a decision that has to wait. None: no run."""
         run = self._wire.get(f"/api/conversations/{conversation}")["activeRun"]
         if run is None:
             return None
         transcript = Transcript()
         self._follow(transcript, self._wire.follow(run["id"], 0), run["id"])
-        return None if transcript.end else 0
+        return transcript
 
     def _converse(self, stream: Iterable[Json]) -> int:
         transcript = Transcript()
         self._follow(transcript, stream)
-        failed = transcript.end is not None and transcript.end["type"] == "error"
-        return self._close(transcript.conversation_id, status=1 if failed else 0)
+        return self._close(transcript.conversation_id, transcript)
 
-    def _close(self, conversation: str | None, status: int = 0) -> int:
+    def _close(self, conversation: str | None, transcript: Transcript | None) -> int:
         if conversation:
             self._paper.say(f"conversation {conversation}")
-        return status
+        end = transcript.end if transcript else None
+        return 1 if end is not None and end["type"] == "error" else 0
 
     def _follow(
         self, transcript: Transcript, stream: Iterable[Json], run_id: str | None = None
@@ -117,52 +119,58 @@ class _Chat:
         if run["status"] != "interrupted":
             return True  # somebody else was quicker
         if not run["pendingInterrupts"]:
-            return self._continue(run_id)
-        return all(self._decide(run_id, interrupt) for interrupt in run["pendingInterrupts"])
+            return self._continue(run)
+        return all(self._decide(run, interrupt) for interrupt in run["pendingInterrupts"])
 
-    def _continue(self, run_id: str) -> bool:
+    def _continue(self, run: Json) -> bool:
         try:
             go_on = self._yes or self._ask("paused; go on? [y/l] > ").strip().lower() == "y"
         except EOFError:
             go_on = False
-        return (self._resume(run_id, {"continue": True}) is None) if go_on else self._later(run_id)
+        return (self._resume(run, {"continue": True}) is None) if go_on else self._later(run)
 
-    def _decide(self, run_id: str, interrupt: Json) -> bool:
-        """Ask until a decision is accepted, or it is settled by somebody else."""
+    def _decide(self, run: Json, interrupt: Json) -> bool:
+        """Ask until a decision is accepted, or it is settled by somebody else; False: not now.
+
+        `--yes` answers once: what was refused is for a person to look at.
+        """
         for line in describe(interrupt):
             self._paper.say(line)
-        confirm: Json = {}
-        while True:
-            decision = decide(interrupt, self._ask, yes=self._yes and not confirm)
+        refusal: Refused | None = None
+        while refusal is None or refusal.code not in _SETTLED:
+            decision = decide(interrupt, self._ask, yes=self._yes and refusal is None)
             if decision is None:
-                return self._later(run_id)
-            refusal = self._resume(run_id, decision | confirm)
-            if refusal is None or refusal.code in _SETTLED:
+                return self._later(run)
+            refusal = self._resume(run, decision | _confirmation(refusal))
+            if refusal is None:
                 return True
-            confirm = _confirmation(refusal)
+        return True
 
-    def _resume(self, run_id: str, body: Json) -> Refused | None:
+    def _resume(self, run: Json, body: Json) -> Refused | None:
         """None: accepted. A refusal that a person can do nothing about is raised."""
         try:
-            self._wire.post(f"/api/runs/{run_id}/resume", body)
+            self._wire.post(f"/api/runs/{run['id']}/resume", body)
         except Refused as refusal:
             self._paper.note(f"refused: {refusal.detail} ({refusal.code})")
+            for name, value in refusal.extra.items():
+                self._paper.note(f"  {name}: {brief(value)}")
             if refusal.code in _SETTLED | {"VALIDATION", "RESOURCE_CHANGED", "VERSION_CONFLICT"}:
                 return refusal
             raise
         return None
 
-    def _later(self, run_id: str) -> bool:
+    def _later(self, run: Json) -> bool:
         self._paper.say(
-            f"run {run_id} waits for a decision; `steadyrun chat --conversation ID` asks again,"
-            f" POST /api/runs/{run_id}/resume decides"
+            "the run waits for a decision: go on with"
+            f" `steadyrun chat --conversation {run['conversationId']}`,"
+            f" or decide by POST /api/runs/{run['id']}/resume"
         )
         return False
 
 
-def _confirmation(refusal: Refused) -> Json:
+def _confirmation(refusal: Refused | None) -> Json:
     """What makes the next decision accept the values that the refusal has shown (contract §5)."""
-    version = refusal.extra.get("confirmVersion")
+    version = refusal.extra.get("confirmVersion") if refusal else None
     return {} if version is None else {"confirmVersion": version}
 
 
