@@ -5,12 +5,14 @@ add anything to them, and they cost as much as the statement itself. So the pool
 each call goes straight to the driver (design §5: plain asyncpg under SQLAlchemy's pool).
 
 `begin()` is one transaction, `connect()` is autocommit: a single statement, reading or writing.
-A connection is checked when it leaves the pool by whether its socket has been closed, which costs
-no round trip: after a restart of Postgres the dead ones are replaced. Failures of the driver are
-translated at each call (common.db.failures). When a caller is cancelled inside a statement, or
-anywhere inside a transaction, its connection is dropped, never given to the next caller.
+A connection is checked when it leaves the pool: an idle one whose socket is readable has been ended
+by the server. That costs a look and no round trip; after a restart the dead ones are replaced.
+Failures of the driver are translated at each call (common.db.failures). When a caller is cancelled
+inside a statement, or anywhere inside a transaction, its connection is dropped, never given to the
+next caller.
 """
 
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -77,6 +79,7 @@ class Database:
         pool_size: int,
         max_overflow: int = 0,
         timeout_s: float = 15.0,
+        pool_timeout_s: float = POOL_TIMEOUT_S,
     ) -> None:
         self._url = url
         self._timeout_s = timeout_s
@@ -86,7 +89,7 @@ class Database:
             async_creator=self._open,
             pool_size=pool_size,
             max_overflow=max_overflow,
-            pool_timeout=POOL_TIMEOUT_S,
+            pool_timeout=pool_timeout_s,
             pool_recycle=CONNECTION_AGE_MAX_S,
             pool_use_lifo=True,
         )
@@ -176,8 +179,16 @@ async def _set_codec(driver: Any) -> None:
 
 
 def _replace_dead(adapted: Any, _record: Any, _proxy: Any) -> None:
-    if adapted.driver_connection.is_closed():
-        raise DisconnectionError("the socket was closed")
+    driver = adapted.driver_connection
+    if driver.is_closed() or _has_something_to_say(driver):
+        raise DisconnectionError("the server has ended this session")
+
+
+def _has_something_to_say(driver: Any) -> bool:
+    """The loop may not have come to reading the end of the session yet; the kernel knows it."""
+    look = select.poll()
+    look.register(driver._transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(look.poll(0))
 
 
 def _give_back(pooled: PoolProxiedConnection, *, drop: bool) -> None:
