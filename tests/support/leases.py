@@ -88,7 +88,7 @@ async def lease_process(database_url: str, **settings: Any) -> AsyncIterator[Lea
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()  # closes the pipes
 
 
 class Witness:
@@ -158,9 +158,11 @@ class Witness:
 @asynccontextmanager
 async def witness(database_url: str) -> AsyncIterator[Witness]:
     database = Database(database_url, application_name="witness", pool_size=1)
-    async with database.connect() as connection:
-        yield Witness(connection)
-    await database.aclose()
+    try:
+        async with database.connect() as connection:
+            yield Witness(connection)
+    finally:
+        await database.aclose()
 
 
 def end(pid: int) -> None:
