@@ -39,6 +39,7 @@ def test_every_package_says_why_it_exists() -> None:
         str(p.relative_to(ROOT))
         for floor in FLOORS
         for p in (ROOT / floor).rglob("__init__.py")
-        if not p.read_text().lstrip().startswith('"""')
+        if "versions" not in p.parts  # alembic's own
+        and not p.read_text().lstrip().startswith('"""')
     ]
     assert silent == []
