@@ -19,20 +19,22 @@ A held lock is no sign of life (a stopped process holds it, so does a forked chi
 and a free lock is no proof of death (a living runner may be reconnecting). Hence a runner is dead
 when its lease is over, or when its lock was seen free twice with a grace between.
 
-                     lock held, renewed each second
-                          ┌────────┐
-    register ──▶ HELD ────┘        │  session lost: reconnect, lock, renew (tenths of a second)
-                  │ ▲              ▼
-                  │ └────────── SEEKING ── lock free twice, or lease over ──▶ declared dead
-                  │                │                                            │
-                  │ stop()         │ deadline                                   ▼
-                  ▼                ▼                                  next renewal: no row
-              RELEASED           LOST ◀─────────────────────────────────────────┘
+    register
+       │        lock got, renewed
+       ▼     ─────────────────────▶
+    SEEKING        session lost       HELD     renewed each second
+       │     ◀─────────────────────    │
+       │                               │
+       ├─── stop() ─────▶ RELEASED ◀───┤
+       │                               │
+       └─── deadline ─────▶ LOST ◀─────┘
+            over, or the renewal finds no row: somebody has declared us dead
 
 LOST and RELEASED are final. A lost runner cancels all its runs at once and registers under a new
 id. `lost_at` of the row is the reapers' note of the first look at a free lock; a renewal clears it
-only while the lock is held. At 'infinity' the lock does not count: with death_notice=lease, and
-when a pooler was discovered.
+only while the lock is held. At 'infinity' a free lock does not count: before it was held for the
+first time (a process that starts slowly is not dead), with death_notice=lease, and once a pooler
+was discovered.
 
 What happens on each failure (lease 6 s)
     kill -9             The lock is free at once; handed back after two looks (about a second). A
@@ -48,7 +50,8 @@ What happens on each failure (lease 6 s)
                         lease time of its start the reaper goes by leases alone: no storm.
     Postgres away       Runs go on until the deadline: nobody can take over meanwhile. Then LOST.
     loop blocked        This thread renews on, so a graph that blocks the loop for seconds keeps
-                        its lease. After `loop_stall_max_s` it stops, and the lease runs out.
+                        its lease (unless it keeps the GIL as well). After `loop_stall_max_s` it
+                        stops, and the lease runs out.
     this thread hangs   In the driver, at most until TCP gives up; the loop watches the deadline
                         itself (`watch`).
     transaction pooler  Session locks do not hold behind it: setting death_notice=lease. The lease

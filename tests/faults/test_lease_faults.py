@@ -254,6 +254,19 @@ async def test_a_short_absence_of_postgres_changes_nothing(
         assert await seen.is_dead(child.runner)
 
 
+async def test_a_runner_can_end_while_postgres_does_not_answer(
+    database_url: str, seen: Witness
+) -> None:
+    """Its lease runs out by itself then."""
+    async with Proxy(database_url) as network, lease_process(network.url, ttl_s=FAR_S) as child:
+        network.stall()
+        child.order("stop")
+        await child.hears("ended")
+        await child.process.wait()
+        assert "lost" not in child.said
+        assert not await seen.is_dead(child.runner)
+
+
 # --- Postgres restarts
 
 
