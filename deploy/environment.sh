@@ -44,7 +44,7 @@ is_current && exit 0
 [ ! -e .venv ] || [ -O .venv ] ||
     fail ".venv belongs to another user: remove it (rm -rf .venv) or run as that user"
 [ -w . ] || fail "the folder $here cannot be written by $(id -un): clone the project as that user"
-[ -w "${HOME:-/nonexistent}" ] || export UV_CACHE_DIR="$here/.uv/cache"
+[ -w "${HOME:-/nonexistent}" ] || export UV_CACHE_DIR="$here/.uv/cache" PIP_NO_CACHE_DIR=1
 unset VIRTUAL_ENV
 made_for=$(cat .venv/run.stamp 2>/dev/null || echo "$here")
 [ "$made_for" = "$here" ] || rm -rf .venv # its scripts name the old folder

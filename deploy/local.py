@@ -17,7 +17,7 @@ from common.errors import Misconfigured
 from deploy.child import Child
 from deploy.embedded import PostgresServer, RedisServer
 from deploy.nginx import NginxServer
-from deploy.probe import is_answering
+from deploy.probe import LogWord, is_answering
 from deploy.process import Command
 from deploy.signals import Signals
 from deploy.state import LOOPBACK, StateFolder, is_port_free
@@ -27,7 +27,9 @@ from deploy.topology import Process, Topology
 OPEN_FILES_MAX = 262_144
 # -P: a module beside the caller's files must not stand in for one of ours
 PROGRAM = (sys.executable, "-P", "-m", "deploy.cli")
-RUNNER_PROBATION_S = 20.0  # a runner has no probe: a graph that cannot be loaded ends it early
+RUNNER_STARTED = '"runner_started"'  # its log line once the graphs are loaded and it is registered
+QUIET_LEVELS = ("warning", "error")  # where that line is not written, a runner that
+RUNNER_PROBATION_S = 20.0  # ends so early is taken for one that could not load its graphs
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,19 @@ class System:
         )
 
     def _runner_children(self) -> list[Child]:
-        names = [f"runner-{n + 1}" for n in range(self._runners)]
-        return [
-            Child(name, "runner", self._command(name, "runner"), probation_s=RUNNER_PROBATION_S)
-            for name in names
-        ]
+        return [self._runner(f"runner-{n + 1}") for n in range(self._runners)]
+
+    def _runner(self, name: str) -> Child:
+        started = LogWord(self._state.log(name), RUNNER_STARTED)
+        is_quiet = _given("LOG_LEVEL") in QUIET_LEVELS
+        return Child(
+            name=name,
+            role="runner",
+            command=self._command(name, "runner"),
+            prepare=started.begin,
+            is_ready=lambda pid: is_quiet or started.has_come(),
+            probation_s=RUNNER_PROBATION_S if is_quiet else 0.0,
+        )
 
     def _command(self, name: str, verb: str, **more: str) -> Command:
         return Command(

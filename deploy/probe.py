@@ -1,6 +1,7 @@
-"""Whether something answers over HTTP."""
+"""Whether a child is ready: it answers over HTTP, or its log says so."""
 
 import http.client
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -15,3 +16,20 @@ def is_answering(url: str, timeout_s: float = 1.0) -> bool:
         return False
     finally:
         connection.close()
+
+
+class LogWord:
+    """Whether a word has come into a log since `begin`, for a process that speaks no HTTP."""
+
+    def __init__(self, log: Path, word: str) -> None:
+        self._log = log
+        self._word = word.encode()
+        self._from = 0
+
+    def begin(self) -> None:
+        self._from = self._log.stat().st_size if self._log.exists() else 0
+
+    def has_come(self) -> bool:
+        with self._log.open("rb") as log:
+            log.seek(self._from)
+            return self._word in log.read()

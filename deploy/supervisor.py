@@ -170,9 +170,8 @@ class Supervisor:
 
     def _stop(self, group: list[_Kept]) -> None:
         patience_s = max((k.child.patience_s for k in group), default=0.0)
-        asked = self._signals.stops
         self._signal(group, lambda child: child.stop_signal)
-        self._await(group, patience_s, is_forced=lambda: self._signals.stops > max(asked, 1))
+        self._await(group, patience_s, is_forced=lambda: self._signals.stops > 1)
         self._signal(group, lambda child: child.hard_signal)
         self._await(group, 5.0)
         self._signal(group, lambda child: signal.SIGKILL)

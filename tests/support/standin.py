@@ -66,6 +66,7 @@ def main() -> int:
         port = int(os.environ["STEADYRUN_GATEWAY_PORT"])
         ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
     if verb == "runner":
+        os.write(2, b'{"event": "runner_started"}\n')
         threading.Event().wait()
     if verb == "up":
         return up(sys.argv[2:])

@@ -10,6 +10,7 @@ from common.errors import Misconfigured
 from deploy import nginx
 from deploy.child import Backoff
 from deploy.local import Choices, System
+from deploy.probe import LogWord
 from deploy.process import command_line, read_pid
 from deploy.signing import sign, signing_secret
 from deploy.state import PORTS, StateFolder, free_port
@@ -189,3 +190,14 @@ def test_without_any_secret_it_is_said_what_to_do(
 )
 def test_unit_tests_alone_start_no_servers(arguments: list[str], answer: bool) -> None:
     assert need_servers(arguments) is answer
+
+
+def test_only_what_comes_into_the_log_from_now_on_counts(tmp_path: Path) -> None:
+    log = tmp_path / "runner-1.log"
+    log.write_text('{"event": "runner_started"}\n')
+    word = LogWord(log, '"runner_started"')
+    word.begin()
+    assert not word.has_come()
+    with log.open("a") as file:
+        file.write('{"event": "runner_started"}\n')
+    assert word.has_come()
