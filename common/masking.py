@@ -84,6 +84,11 @@ class TextMask:
         parts = range(0, len(delta), PIECE_CHARS_MAX)
         return "".join([self._feed(delta[at : at + PIECE_CHARS_MAX]) for at in parts])
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back now."""
+        return bool(self._held)
+
     def flush(self) -> str:
         """The end of the text: nothing more can complete a secret."""
         text = self._context + self._held

@@ -9,15 +9,16 @@ before LangGraph's own stream handlers run:
 * tool calls: the k-th `tool-started` of a call id is the k-th entry under that id;
 * what the graph writes with a stream writer is wrapped in `Stepped`.
 
-A step is named by its checkpoint namespace; its id is the text after the last colon, the same
-after a crash. Two private keys of LangGraph are used, `__pregel_runtime` and
-`__pregel_strict_resume`; tests pin both.
+A step's id is the text after the last colon of its checkpoint namespace, the same after a crash.
+Two private keys of LangGraph are used, `__pregel_runtime` and `__pregel_strict_resume`; tests pin
+both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -25,22 +26,50 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import Runtime
+from langgraph.types import StateSnapshot
 
 START_KEY = "steadyrun_start"
-_NAMESPACE = "langgraph_checkpoint_ns"
 
 
-def step_id(namespace: str) -> str | None:
-    """The step's id from its full checkpoint namespace (`node:id|inner:id`)."""
-    return namespace.rpartition(":")[2] or None
+def step_of(metadata: Mapping[str, Any] | None) -> str | None:
+    """The step that a callback or a chunk belongs to, from its metadata."""
+    namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+    return _step_id(namespace) if namespace else None
+
+
+def unfinished(snapshot: StateSnapshot) -> Iterator[str]:
+    """The steps without a saved result, nested ones too: they will be executed again.
+
+    Of a snapshot read with `subgraphs=True`; all of them go into `run_resumed.discard`.
+    `result == {}` wrote nothing and is finished.
+    """
+    for task in snapshot.tasks:
+        if task.result is None:
+            yield task.id
+            if isinstance(task.state, StateSnapshot):
+                yield from unfinished(task.state)
+
+
+def finished(snapshot: StateSnapshot) -> Iterator[str]:
+    """The steps with a saved result: LangGraph announces them again and does not execute them."""
+    for task in snapshot.tasks:
+        if task.result is not None:
+            yield task.id
+        elif isinstance(task.state, StateSnapshot):
+            yield from finished(task.state)
+
+
+def _step_id(namespace: str) -> str:
+    return namespace.rpartition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """A custom chunk with the step that wrote it and the attempt it was written in."""
 
-    namespace: str
+    step_id: str
     start: int
     value: Any
 
@@ -52,7 +81,11 @@ class Steps(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.starts: Counter[str] = Counter()
+        """How often a step has begun."""
         self.calls: dict[str, list[tuple[str, int]]] = {}
+        """For each tool call: step and start of every time it began."""
+        self.hidden: set[str] = set()
+        """Tool calls that the graph's author keeps out of the stream."""
 
     def on_chain_start(
         self,
@@ -62,8 +95,9 @@ class Steps(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if metadata and kwargs.get("name") == metadata.get("langgraph_node", kwargs):
-            self.starts[metadata[_NAMESPACE]] += 1
+        step = step_of(metadata)
+        if metadata and step and kwargs.get("name") == metadata.get("langgraph_node"):
+            self.starts[step] += 1
 
     def on_chat_model_start(
         self,
@@ -73,8 +107,9 @@ class Steps(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if metadata and _NAMESPACE in metadata:
-            metadata[START_KEY] = self.starts[metadata[_NAMESPACE]]
+        step = step_of(metadata)
+        if metadata and step:
+            metadata[START_KEY] = self.starts[step]
 
     def on_tool_start(
         self,
@@ -82,13 +117,15 @@ class Steps(BaseCallbackHandler):
         input_str: str,
         *,
         run_id: UUID,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if metadata and _NAMESPACE in metadata:
-            namespace = metadata[_NAMESPACE]
-            call = kwargs.get("tool_call_id") or str(run_id)
-            self.calls.setdefault(call, []).append((namespace, self.starts[namespace]))
+        call, step = kwargs.get("tool_call_id") or str(run_id), step_of(metadata)
+        if TAG_NOSTREAM in (tags or ()):
+            self.hidden.add(call)
+        elif step:
+            self.calls.setdefault(call, []).append((step, self.starts[step]))
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -102,8 +139,8 @@ class SteppedRuntime(Runtime[Any]):  # type: ignore[misc]  # Runtime is frozen, 
         write, starts = merged.stream_writer, self.steps.starts
 
         def stepped(value: Any) -> None:
-            namespace = get_config()["configurable"]["checkpoint_ns"]
-            write(Stepped(namespace, starts[namespace], value))
+            step = _step_id(get_config()["configurable"]["checkpoint_ns"])
+            write(Stepped(step, starts[step], value))
 
         return dataclasses.replace(merged, stream_writer=stepped)
 
