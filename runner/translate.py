@@ -77,8 +77,7 @@ class Translator:
     ) -> None:
         self._run_id = run_id
         self._mask = mask
-        self._discard = None if discard is None else frozenset(discard)
-        self._finished = None if finished is None else frozenset(finished)
+        self.finished = finished
         self._wants_steps = steps
         self._callback = callback or Steps()
         self._custom_bytes_max = custom_bytes_max
@@ -90,6 +89,23 @@ class Translator:
         self._results: dict[str, StreamedMessage] = {}
         self._order: dict[str, int] = {}
         self._opening = True
+        self._discard: Collection[str] | None = discard
+
+    @property
+    def discard(self) -> Collection[str] | None:
+        """What the last `run_resumed` told clients to drop; None before the first one.
+
+        Set it (and `finished`) when the run is taken up and before each further stream of the same
+        take-up: what was shown under these steps is forgotten here as well.
+        """
+        return self._discard
+
+    @discard.setter
+    def discard(self, step_ids: Collection[str]) -> None:
+        self._discard, self._opening = frozenset(step_ids), True
+        for step_id in self._discard & self._steps.keys():
+            self._forget(step_id)
+            self._steps[step_id] = _Step("", self._callback.starts.get(step_id, 0) + 1)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Event]:
         """The events of one chunk, in order; mostly one or none."""
@@ -143,10 +159,9 @@ class Translator:
         """Whether a START only announces again what is already done."""
         if step_id in self._steps and self._steps[step_id].end == "success":
             return True
-        if self._finished is not None:
-            return step_id in self._finished
-        taken_up = self._discard is not None and not ns and self._opening
-        return taken_up and step_id not in (self._discard or ())
+        if self.finished is not None:
+            return step_id in self.finished
+        return not ns and self._opening and step_id not in (self._discard or (step_id,))
 
     def _start(self, step_id: str, node: str) -> Iterator[Event]:
         step = self._steps.setdefault(step_id, _Step(node))
@@ -190,11 +205,13 @@ class Translator:
     def _retry(self, step_id: str, attempt: int) -> Iterator[Event]:
         step = self._steps[step_id]
         step.attempt, step.end, step.waiting = attempt, "", []
+        self._forget(step_id)
+        yield Event("step_retried", {"attempt": attempt}, step_id)
+
+    def _forget(self, step_id: str) -> None:
         self._speech.forget(step_id)
         self._tools.forget(step_id)
-        kept = {i: m for i, m in self._results.items() if m.step_id != step_id}
-        self._results = kept
-        yield Event("step_retried", {"attempt": attempt}, step_id)
+        self._results = {i: m for i, m in self._results.items() if m.step_id != step_id}
 
     def _is_stale(self, step_id: str | None, start: int) -> bool:
         step = self._steps.get(step_id or "")
