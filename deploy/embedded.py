@@ -37,7 +37,7 @@ class PostgresServer:
         self._durable = durable
         self._account = server_account()
         self._postgres = _reachable(find_postgres(), self._account)
-        self._data = _data_home(state.path, self._account) / f"pg{self._postgres.major}"
+        self._data = _data_home(state, self._account) / f"pg{self._postgres.major}"
         self._port = state.port("postgres")
 
     @property
@@ -212,10 +212,12 @@ def _reachable(found: Postgres, account: Account | None) -> Postgres:
     return Postgres(copy / found.bin.relative_to(found.package), copy)
 
 
-def _data_home(state: Path, account: Account | None) -> Path:
-    if account is None or can_reach(state / "pg", account):
-        return state
-    return shared_folder(re.sub(r"\W+", "_", str(state)).strip("_"))
+def _data_home(state: StateFolder, account: Account | None) -> Path:
+    """A state folder made anew under an old name must not meet the old one's data."""
+    if account is None or can_reach(state.path / "data", account):
+        return state.path
+    name = re.sub(r"\W+", "_", str(state.path)).strip("_")
+    return shared_folder(f"{name}-{state.memory.place}")
 
 
 def _clean_environment() -> Mapping[str, str]:

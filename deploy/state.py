@@ -32,6 +32,7 @@ class Memory:
     postgres_password: str = field(default_factory=secrets.token_hex)
     redis_password: str = field(default_factory=secrets.token_hex)
     jwt_secret: str = field(default_factory=secrets.token_hex)
+    place: str = field(default_factory=lambda: secrets.token_hex(4))  # names data kept elsewhere
     ports: dict[str, int] = field(default_factory=dict)
 
 

@@ -1,5 +1,6 @@
 """How `steadyrun up` keeps processes: real servers and nginx, stand-ins for the rest."""
 
+import json
 import os
 import pwd
 import shutil
@@ -19,7 +20,7 @@ import redis
 from deploy.process import Command as Execution
 from deploy.process import command_line, group_members, spawn
 from deploy.topology import Topology
-from deploy.unprivileged import Account, can_reach
+from deploy.unprivileged import SHARED, Account, can_reach
 from tests.support.cluster import ROOT, STANDIN, Cluster
 
 NAMES = ("redis", "postgres", "gateway-1", "gateway-2", "runner-1", "runner-2", "nginx")
@@ -286,3 +287,21 @@ def test_the_command_line_refuses_unusable_arguments_in_one_line() -> None:
     assert said.returncode == 2
     assert said.stderr.startswith("steadyrun: Invalid value for '--port'")
     assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to hand Postgres to somebody else")
+def test_root_keeps_its_home_closed(folder: Path) -> None:
+    """Data that Postgres' account cannot reach lies elsewhere; no folder is opened for it."""
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    places = []
+    for _ in range(2):  # the second time under the same name, after the folder was thrown away
+        cluster = Cluster(home / "state", program=STANDIN)
+        with cluster.running():
+            keep_something(cluster.topology)
+            assert not list(cluster.state.glob("pg*"))
+        places.append(json.loads((cluster.state / "secrets.json").read_text())["place"])
+        shutil.rmtree(cluster.state)
+    for place in places:
+        shutil.rmtree(next(SHARED.glob(f"*-{place}")))
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
