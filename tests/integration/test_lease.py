@@ -3,8 +3,10 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from common.db.lease import SILENCE_MS, LeaseConnection
 from common.errors import Misconfigured, Unavailable
 from common.ids import RunnerId, new_id
 from deploy.state import free_port
-from runner.lease import DECLARED_DEAD, NOT_RENEWED, Lease
+from runner.lease import DECLARED_DEAD, MARGIN_S, NOT_RENEWED, Lease
 from tests.support.leases import Witness, until, witness
+from tests.support.proxy import Proxy
 
 TTL_S = 60.0  # far away: no lease runs out here unless a test says so
 
@@ -257,6 +260,25 @@ async def test_a_started_lease_is_held_locked_and_renewed(
         return lease.deadline > first and row["lease_until"] > until_first
 
     assert await until(is_renewed)
+
+
+async def test_the_deadline_counts_from_before_a_slow_renewal_was_sent(
+    database_url: str, registered: Registered, losses: list[str]
+) -> None:
+    """The database may have counted from the first moment on."""
+    async with (
+        Proxy(database_url) as network,
+        started(network.url, registered, losses) as lease,
+    ):
+        await until(lambda: is_held(lease))
+        network.delay_s = 0.5
+        for _ in range(2):  # the second of them was sent and answered at that pace
+            await until(partial(is_renewed_since, lease, lease.deadline))
+        assert lease.deadline - time.monotonic() <= TTL_S - MARGIN_S - 2 * network.delay_s
+
+
+async def is_renewed_since(lease: Lease, deadline: float) -> bool:
+    return lease.deadline > deadline
 
 
 async def test_a_released_lease_leaves_nothing_to_wait_for(
