@@ -1,0 +1,236 @@
+"""Puts a runner together and lives its lives.
+
+A life has one runner id, one lease and connections that carry the id in their name. When the lease
+is lost for good everything of that life is dropped and a new one begins under a new id; a stop ends
+the life by a drain.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from common.bus.client import Bus
+from common.bus.fanout import Subscriptions
+from common.bus.log import LogConnection
+from common.bus.signals import Signals, read_order, runner_channel, wake_channel
+from common.db import migrate, runners
+from common.db.engine import Database
+from common.errors import Misconfigured, Unavailable
+from common.ids import new_id
+from common.masking import Masker
+from common.settings import RunnerSettings
+from runner.checkpointer import open_pool
+from runner.execution import Kit
+from runner.lease import Lease
+from runner.publisher import Publisher, PublisherLimits
+from runner.questions import Questions
+from runner.reaper import Reaper
+from runner.registry import Registry
+from runner.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+NEW_LIFE_PAUSE_S = 0.5
+
+
+async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
+    """Until `stop` is set. Raises Misconfigured, or Unavailable if a server is missing at start."""
+    registry = Registry.load(settings.graphs)
+    await registry.prepare()
+    await _check_servers(settings)
+    while not stop.is_set():
+        try:
+            await _Life(settings, registry, stop).live()
+        except Unavailable as error:
+            log.warning("life_ended", what=error.what)
+            await asyncio.sleep(NEW_LIFE_PAUSE_S)
+
+
+async def _check_servers(settings: RunnerSettings) -> None:
+    database_url = settings.database_url.get_secret_value()
+    db = Database(database_url, application_name="steadyrun:check", pool_size=1)
+    bus = Bus(settings.redis_url.get_secret_value(), max_connections=1)
+    try:
+        await db.check()
+        async with db.connect() as conn:
+            if not await migrate.is_current(conn):
+                raise Misconfigured("the database is not migrated: run `steadyrun migrate`")
+        await bus.ping()
+    finally:
+        await db.aclose()
+        await bus.aclose()
+
+
+class _Life:
+    """From registration to drain or loss."""
+
+    def __init__(self, settings: RunnerSettings, registry: Registry, stop: asyncio.Event) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._stop = stop
+        self._id = new_id("rnr")
+        self._over = asyncio.Event()
+
+    async def live(self) -> None:
+        async with AsyncExitStack() as stack:
+            await self._assemble(stack)
+            log.info("runner_started", runner_id=self._id, graphs=self._registry.names)
+            await self._until_over()
+            log.info("runner_ended", runner_id=self._id, lost=self._lease.lost)
+
+    async def _assemble(self, stack: AsyncExitStack) -> None:
+        settings, name = self._settings, runners.application_name(self._id)
+        database_url = settings.database_url.get_secret_value()
+        redis_url = settings.redis_url.get_secret_value()
+        prefix = settings.redis_prefix
+
+        self._db = Database(
+            database_url,
+            application_name=name,
+            pool_size=settings.runner_pool_size,
+            timeout_s=settings.postgres_timeout_s,
+        )
+        stack.push_async_callback(self._db.aclose)
+        pool = await open_pool(
+            database_url, application_name=name, size=settings.checkpoint_pool_size
+        )
+        stack.push_async_callback(pool.close)
+        bus = Bus(redis_url, prefix=prefix, timeout_s=settings.redis_timeout_s)
+        stack.push_async_callback(bus.aclose)
+        bus_log = LogConnection(
+            redis_url,
+            prefix=prefix,
+            ttl_s=settings.log_retention_s,
+            ended_ttl_s=settings.ended_log_retention_s,
+            timeout_s=settings.redis_timeout_s,
+        )
+        stack.push_async_callback(bus_log.aclose)
+
+        masker = Masker(settings.masking_patterns)
+        signals = Signals(bus)
+        self._publisher = Publisher(self._db, bus_log, publisher_limits(settings))
+        kit = Kit(
+            db=self._db,
+            bus_log=bus_log,
+            publisher=self._publisher,
+            pool=pool,
+            registry=self._registry,
+            masker=masker,
+            signals=signals,
+            settings=settings,
+            questions=Questions(self._registry, masker),
+        )
+        self._worker = Worker(kit, self._id)
+        self._subscriptions = Subscriptions(
+            redis_url,
+            bus,
+            prefix=prefix,
+            on_message=self._on_message,
+            on_confirmed=lambda _: self._worker.wake(),
+        )
+        self._wake_channel = wake_channel(prefix)
+        self._subscriptions.subscribe(self._wake_channel)
+        self._subscriptions.subscribe(runner_channel(prefix, self._id))
+        self._reaper = Reaper(
+            database=self._db,
+            signals=signals,
+            lease_ttl_s=settings.lease_ttl_s,
+            reap_interval_s=settings.reap_interval_s,
+            reap_grace_s=settings.reap_grace_s,
+        )
+        self._lease = await self._take_lease(database_url)
+
+    async def _take_lease(self, database_url: str) -> Lease:
+        settings = self._settings
+        async with self._db.connect() as conn:
+            slot = await runners.register(
+                conn,
+                id=self._id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                capacity=settings.runner_concurrency,
+                ttl_s=settings.lease_ttl_s,
+            )
+        loop = asyncio.get_running_loop()
+
+        def on_lost(reason: str) -> None:
+            loop.call_soon_threadsafe(self._lose)
+
+        lease = Lease(
+            database_url=database_url,
+            runner_id=self._id,
+            slot=slot,
+            ttl_s=settings.lease_ttl_s,
+            renew_interval_s=settings.lease_renew_interval_s,
+            death_notice=settings.death_notice,
+            loop_stall_max_s=settings.loop_stall_max_s,
+            on_lost=on_lost,
+        )
+        lease.start()
+        return lease
+
+    async def _until_over(self) -> None:
+        """The loops of this life, until it is lost or drained."""
+        loops = [
+            self._lease.watch(),
+            self._subscriptions.run(),
+            self._publisher.run(),
+            self._reaper.run(),
+            self._worker.run(),
+        ]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_root(loop)) for loop in loops]
+            stopping = group.create_task(self._stop.wait())
+            lost = group.create_task(self._over.wait())
+            await asyncio.wait({stopping, lost}, return_when="FIRST_COMPLETED")
+            if not self._over.is_set():
+                await self._drain()
+            await self._lease.stop()
+            for task in [*tasks, stopping, lost]:
+                task.cancel()
+
+    async def _drain(self) -> None:
+        """Hand every run over, tell what is left to tell, then leave."""
+        log.info("draining", executing=self._worker.executing)
+        try:
+            async with self._db.connect() as conn:
+                await runners.drain(conn, self._id)
+            await self._worker.drain(self._settings.drain_timeout_s)
+            await self._publisher.flush()
+        except Unavailable as error:
+            log.warning("drain_incomplete", what=error.what)
+
+    def _lose(self) -> None:
+        self._worker.lose_all()
+        self._over.set()
+
+    def _on_message(self, channel: str, payload: bytes) -> None:
+        if channel == self._wake_channel:
+            self._worker.wake()
+        elif (order := read_order(payload)) is not None:
+            self._worker.order(order)
+
+
+async def _root(loop: Coroutine[Any, Any, object]) -> None:
+    """A loop that fails ends the life loudly, with its traceback in the log."""
+    try:
+        await loop
+    except Exception:
+        log.exception("loop_failed")
+        raise
+
+
+def publisher_limits(settings: RunnerSettings) -> PublisherLimits:
+    return PublisherLimits(
+        window_s=settings.publish_window_s,
+        archive_interval_s=settings.archive_interval_s,
+        away_interval_s=min(0.25, settings.archive_interval_s),
+        sequence_block=settings.sequence_block,
+        buffer_bytes_max=settings.buffer_bytes_max,
+        fresh_s=settings.lease_ttl_s / 4,
+    )

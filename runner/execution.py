@@ -1,0 +1,310 @@
+"""One take-up of one run: from the claim to a stored outcome, as a chain of named steps.
+
+    open log → tell what was decided → (read durable state → choose input → stream)* → store outcome
+
+The durable state alone decides what was done (langgraph checkpoints, fenced); input is given once,
+stored decisions are sent by native id until the state shows them taken, and every further stream is
+announced with the steps that will be shown again. Clients are never waited for; Redis neither.
+
+Outcomes are values (`runner/outcomes`). LeaseLost ends everything at once without a trace: another
+owner has the run. Unavailable gives the run back as soon as Postgres answers.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from common.bus.log import LogConnection
+from common.bus.signals import Signals
+from common.db import interrupts
+from common.db.engine import Database
+from common.db.runs import ClaimedRun
+from common.errors import LeaseLost, Unavailable
+from common.events import Event
+from common.masking import Masker
+from common.runs import CancelReason
+from common.settings import RunnerSettings
+from runner import durable
+from runner.checkpointer import FencedSaver, Pool
+from runner.durable import Durable
+from runner.inputs import graph_input
+from runner.opening import open_outlet
+from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
+from runner.publisher import Outlet, Publisher
+from runner.questions import Questions
+from runner.registry import Graph, Registry
+from runner.steps import Steps, run_config
+from runner.storing import Storing
+from runner.translate import StreamedMessage, Translator
+
+log = structlog.get_logger(__name__)
+
+CANCEL_GRACE_S = 2.0
+_STREAM_MODES: Any = ["messages", "tasks", "tools", "custom"]  # "tools" is not in the literal
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What every execution of this process shares."""
+
+    db: Database
+    bus_log: LogConnection
+    publisher: Publisher
+    pool: Pool
+    registry: Registry
+    masker: Masker
+    signals: Signals
+    settings: RunnerSettings
+    questions: Questions
+
+
+class Execution:
+    """`run` returns when the run is no longer ours. The other methods may be called meanwhile."""
+
+    def __init__(self, kit: Kit, run: ClaimedRun) -> None:
+        self.claimed = run
+        self._kit = kit
+        self._spec = kit.registry.spec(run.graph)
+        self._control = RunControl()
+        self._stop: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        self._decided = asyncio.Event()
+        self._config = self._new_config(Steps())
+        self._shown: dict[str, StreamedMessage] = {}
+        self._outlet: Outlet
+        self._graph: Graph
+        self._storing: Storing
+        self._context: Any = None
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Stop executing and end the run as cancelled."""
+        self._stop_with(Cancelled(reason))
+
+    def lose(self) -> None:
+        """Another owner has the run, or the lease is over: stop at once, store nothing."""
+        self._stop_with(None)
+
+    def drain(self) -> None:
+        """Hand the run over at the next step boundary."""
+        self._control.request_drain()
+
+    def hand_over(self) -> None:
+        """Stop executing now; the run goes on elsewhere."""
+        self._stop_with(HandedOver("handover"))
+
+    def decided(self) -> None:
+        """A decision was stored meanwhile: tell it."""
+        self._decided.set()
+
+    async def run(self) -> None:
+        """Raises only CancelledError. What is not settled stays `running` and is given back."""
+        run = self.claimed
+        with structlog.contextvars.bound_contextvars(run_id=run.id, epoch=run.epoch):
+            try:
+                await self._chain()
+            except LeaseLost:
+                log.info("run_lost")
+            except Unavailable as error:
+                log.warning("run_left", what=error.what)
+            except Exception:
+                log.exception("execution_failed")
+
+    async def _chain(self) -> None:
+        await self._open()
+        while True:
+            outcome = await self._stoppable(self._attempt())
+            if await self._storing.store(outcome):
+                return
+
+    async def _open(self) -> None:
+        """When this returns, the first event of this epoch is out or lies in the buffer."""
+        run, kit = self.claimed, self._kit
+        saver = FencedSaver(kit.pool, run.id, run.epoch)
+        self._graph = await kit.registry.graph(run.graph, saver, self._config)
+        discard = [] if run.resume_reason is None else (await self._durable()).unfinished
+        self._outlet = await open_outlet(kit, run, discard, on_lost=self.lose)
+        self._storing = Storing(kit, run, self._outlet, self._shown, self._durable)
+
+    async def _durable(self) -> Durable:
+        snapshot = await self._graph.aget_state(self._config, subgraphs=True)
+        return durable.read(snapshot, self.claimed.id)
+
+    # stopping
+
+    def _stop_with(self, outcome: Outcome | None) -> None:
+        if not self._stop.done():
+            self._stop.set_result(outcome)
+
+    async def _stoppable(self, attempt: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The attempt's outcome, or why it was stopped. Raises LeaseLost when the run was lost."""
+        task = asyncio.create_task(attempt)
+        try:
+            return await self._first_of(task)
+        finally:
+            await _end(task)
+
+    async def _first_of(self, task: "asyncio.Task[Outcome]") -> Outcome:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._spec.run_timeout_s or self._kit.settings.run_timeout_s)
+        while not task.done() and not self._stop.done() and loop.time() < deadline:
+            await self._next_notice(task, deadline - loop.time())
+        if self._stop.done():
+            if (outcome := self._stop.result()) is None:
+                raise LeaseLost(self.claimed.id, self.claimed.epoch)
+            return outcome
+        return task.result() if task.done() else _TIMED_OUT
+
+    async def _next_notice(self, task: "asyncio.Task[Outcome]", timeout_s: float) -> None:
+        decided = asyncio.ensure_future(self._decided.wait())
+        awaited: set[asyncio.Future[Any]] = {task, self._stop, decided}
+        try:
+            await asyncio.wait(awaited, timeout=timeout_s, return_when="FIRST_COMPLETED")
+        finally:
+            decided.cancel()
+        if self._decided.is_set():
+            self._decided.clear()
+            await self._storing.tell_decisions()
+
+    # executing
+
+    async def _attempt(self) -> Outcome:
+        """Outcomes of whatever a graph does. Raises LeaseLost."""
+        if self.claimed.attempts >= self._kit.settings.attempts_max:
+            return Failed("RUNNER_LOST", "The run lost its runner several times.", True)
+        try:
+            return await self._execute()
+        except LeaseLost:
+            raise
+        except GraphDrained:
+            return HandedOver("handover")
+        except Unavailable:
+            return HandedOver("failover")
+        except Exception as error:  # whatever a user's graph raises
+            log.warning("graph_failed", exc_info=True)
+            return Failed("GRAPH_ERROR", f"The agent failed ({type(error).__name__}).", False)
+
+    async def _execute(self) -> Outcome:
+        self._context = await self._make_context()
+        streamed = False
+        while True:
+            state = await self._durable()
+            answers = await self._answers(state)
+            if (outcome := _outcome(state, answers, streamed=streamed)) is not None:
+                return outcome
+            if streamed:
+                self._announce(state, answers)
+            await self._stream(await self._input(state, answers), state)
+            streamed = True
+
+    async def _make_context(self) -> Any:
+        """Built anew at every take-up, never stored (contract §8)."""
+        run = self.claimed
+        described = {
+            "id": run.id,
+            "conversationId": run.conversation_id,
+            "graph": run.graph,
+            "metadata": run.metadata,
+        }
+        return await self._kit.registry.context(run.graph, described, run.principal)
+
+    async def _answers(self, state: Durable) -> dict[str, Any]:
+        """Stored answers to what is pending. What no longer is pending was taken: only the durable
+        state says so, since an answer that was sent dies with its runner."""
+        run = self.claimed
+        async with self._kit.db.connect() as conn:
+            rows = await interrupts.untaken(conn, run.id)
+            taken = [row.id for row in rows if row.native_id not in state.pending]
+            if taken and not await interrupts.mark_taken(conn, run.id, run.epoch, taken):
+                raise LeaseLost(run.id, run.epoch)
+        pending = [row for row in rows if row.native_id in state.pending]
+        return {row.native_id: (row.answer or {})["value"] for row in pending}
+
+    def _announce(self, state: Durable, answers: dict[str, Any]) -> None:
+        """A further stream in this take-up: unfinished steps are shown again from their start."""
+        reason = "decision" if answers else "continue"
+        fields = {"reason": reason, "discard": state.unfinished}
+        self._outlet.emit([Event("run_resumed", fields)])
+
+    async def _input(self, state: Durable, answers: dict[str, Any]) -> Any:
+        if answers:
+            return Command(resume=answers)
+        if state.input_applied:
+            return None
+        return await graph_input(self._spec, self._graph, self.claimed, state.values)
+
+    async def _stream(self, given: Any, state: Durable) -> None:
+        steps = Steps()  # a step that is executed again begins to count anew
+        translator = self._translator(state, steps)
+        try:
+            async for chunk in self._chunks(given, self._new_config(steps)):
+                self._outlet.emit(translator.feed(chunk))
+                await self._outlet.room()
+        finally:
+            self._outlet.emit(translator.close())
+            self._shown.update(translator.messages)
+
+    def _new_config(self, steps: Steps) -> RunnableConfig:
+        run = self.claimed
+        return run_config(thread_id=run.conversation_id, run_id=run.id, steps=steps)
+
+    def _translator(self, state: Durable, steps: Steps) -> Translator:
+        settings = self._kit.settings
+        return Translator(
+            run_id=self.claimed.id,
+            mask=self._kit.masker,
+            finished=state.finished_steps,
+            steps=self._spec.steps,
+            seen=state.message_ids,
+            callback=steps,
+            tool_bytes_max=settings.tool_payload_bytes_max,
+            custom_bytes_max=settings.custom_payload_bytes_max,
+        )
+
+    def _chunks(self, given: Any, config: RunnableConfig) -> AsyncIterator[Any]:
+        run = self.claimed
+        stream: AsyncIterator[Any] = self._graph.astream(
+            given,
+            config,
+            context=self._context,
+            stream_mode=_STREAM_MODES,
+            subgraphs=True,
+            durability="sync",  # part of I3: with any other a fenced-out runner goes on executing
+            version="v2",
+            control=self._control,
+            interrupt_before=run.input.get("interruptBefore") or None,
+            interrupt_after=run.input.get("interruptAfter") or None,
+        )
+        return stream
+
+
+_TIMED_OUT = Failed("RUN_TIMEOUT", "The run took longer than it may.", True)
+
+
+def _outcome(state: Durable, answers: dict[str, Any], *, streamed: bool) -> Outcome | None:
+    """What the durable state amounts to; None while there is something to execute."""
+    if state.finished:
+        return Finished(state)
+    if not state.input_applied or answers:
+        return None
+    if state.waiting:
+        return Waiting(state)
+    if streamed and not state.pending:
+        return Paused(state)
+    return None
+
+
+async def _end(task: "asyncio.Task[Any]") -> None:
+    """Cancelled and waited for, but not for ever: a thread of the user's cannot be stopped."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+    if not task.done():
+        log.error("graph_does_not_stop")
+    elif not task.cancelled():
+        task.exception()  # seen; the outcome that stopped it counts

@@ -1,0 +1,105 @@
+"""Opens the log of a claimed run, so that its first event can leave.
+
+A run that never had an owner begins at 1 without asking anybody. Every other log is taken over:
+the tail that only Redis has is archived first, then decisions that nobody has told yet and
+`run_resumed` are stored in one transaction that also notes which Redis it is and reserves numbers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common.db import interrupts, runs
+from common.db.engine import Connection
+from common.db.runs import ClaimedRun
+from common.errors import LeaseLost, Unavailable
+from common.events import Event
+from common.ownership import Opened, open_log, resolved_event
+from runner.publisher import NEVER, Outlet
+from runner.writer import RunWriter
+
+if TYPE_CHECKING:
+    from runner.execution import Kit
+
+# a dead runner's un-archived tail is worth waiting for; after that the numbers jump (contract §3)
+TAIL_PATIENCE_S = 10.0
+
+
+async def open_outlet(
+    kit: "Kit", run: ClaimedRun, discard: list[str], *, on_lost: Callable[[], None]
+) -> Outlet:
+    """The outlet, with `run_started` or `run_resumed` in it. Raises LeaseLost, Unavailable."""
+    if run.epoch == 1:
+        return _begin(kit, run, on_lost)
+    opened, generation = await _take_over(kit, run)
+    outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
+    await _tell_take_over(kit, run, outlet, _first_event(run, opened, discard))
+    return outlet
+
+
+def _begin(kit: "Kit", run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
+    opened = Opened(top=0, next_sequence=1, trusted=True)
+    outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=NEVER, on_lost=on_lost)
+    outlet.emit([_started(run)])
+    return outlet
+
+
+def _writer(kit: "Kit", run: ClaimedRun, opened: Opened) -> RunWriter:
+    block = kit.settings.sequence_block if run.epoch == 1 else 0
+    return RunWriter(
+        run.id,
+        run.epoch,
+        top=opened.top,
+        archived=opened.top,
+        next_sequence=opened.next_sequence,
+        reserved=opened.next_sequence - 1 + block,
+        batch_bytes_max=kit.settings.publish_batch_bytes_max,
+    )
+
+
+async def _take_over(kit: "Kit", run: ClaimedRun) -> tuple[Opened, int]:
+    """The generation is that of the connection on which the log was opened."""
+    loop = asyncio.get_running_loop()
+    patience_s = TAIL_PATIENCE_S if run.resume_reason == "failover" else 0.0
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            await kit.bus_log.connect()
+            generation = kit.bus_log.generation
+            return await open_log(kit.db, kit.bus_log, run), generation
+        except Unavailable as error:
+            if error.what == "Redis" and loop.time() >= deadline:
+                return _without_redis(run), NEVER
+        await asyncio.sleep(0.1)
+
+
+def _without_redis(run: ClaimedRun) -> Opened:
+    """Go on above every number that can have been seen; the archive is where readers look."""
+    top = run.archived
+    return Opened(top=top, next_sequence=max(top, run.previous_reserved) + 1, trusted=False)
+
+
+async def _tell_take_over(kit: "Kit", run: ClaimedRun, outlet: Outlet, first: Event) -> None:
+    async with kit.db.connect() as conn:
+        untold = await interrupts.untold(conn, run.id)
+    upto = outlet.writer.next_sequence + len(untold) + kit.settings.sequence_block
+
+    async def change(conn: Connection, last: int) -> None:
+        identity = kit.bus_log.identity or None
+        if not await runs.note_identity(conn, run.id, run.epoch, identity, upto):
+            raise LeaseLost(run.id, run.epoch)
+        await interrupts.mark_told(conn, run.id, run.epoch, [row.id for row in untold])
+
+    await outlet.settle([*map(resolved_event, untold), first], change, leaves=False)
+    outlet.writer.reserved = max(outlet.writer.reserved, upto)
+
+
+def _first_event(run: ClaimedRun, opened: Opened, discard: list[str]) -> Event:
+    if opened.top == 0 and run.resume_reason is None:
+        return _started(run)
+    reason = run.resume_reason or "failover"
+    return Event("run_resumed", {"reason": reason, "discard": discard})
+
+
+def _started(run: ClaimedRun) -> Event:
+    return Event("run_started", {"conversationId": run.conversation_id, "graph": run.graph})

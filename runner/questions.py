@@ -1,0 +1,59 @@
+"""Turns what a graph's `interrupt()` asked into rows of `interrupts` (contract §8)."""
+
+from datetime import datetime, timedelta
+
+from common import hitl
+from common.db.interrupts import Interrupt, NewInterrupt
+from common.db.runs import ClaimedRun
+from common.ids import stable_id
+from common.masking import Masker
+from runner.durable import Durable
+from runner.registry import Registry
+
+
+class Questions:
+    def __init__(self, registry: Registry, masker: Masker) -> None:
+        self._registry = registry
+        self._masker = masker
+
+    def new(
+        self, run: ClaimedRun, state: Durable, known: list[Interrupt], now: datetime
+    ) -> list[NewInterrupt]:
+        """The questions that are pending in the durable state and have no open row yet.
+
+        One native id can be asked again after its answer was taken; `asked` counts that.
+        """
+        rows = []
+        for native_id, native in state.pending.items():
+            earlier = [row for row in known if row.native_id == native_id]
+            if not any(_open(row) for row in earlier):
+                rows.append(self._row(run, native_id, len(earlier), native.value, now))
+        return rows
+
+    def _row(
+        self, run: ClaimedRun, native_id: str, asked: int, value: object, now: datetime
+    ) -> NewInterrupt:
+        spec = self._registry.spec(run.graph)
+        question = hitl.question(value, spec, self._masker)
+        expires_in_s = question.expires_in_s
+        return NewInterrupt(
+            id=stable_id("int", run.id, native_id, str(asked)),
+            native_id=native_id,
+            asked=asked,
+            type=question.type,
+            format=question.format,
+            payload=question.payload,
+            allowed_decisions=question.allowed_decisions,
+            actions=question.actions,
+            on_reject=question.on_reject,
+            on_expire=question.on_expire,
+            required_permission=question.required_permission,
+            expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+            resource=question.resource,
+            answer_schema=question.answer_schema,
+        )
+
+
+def _open(row: Interrupt) -> bool:
+    """It waits for a decision, or its answer is still to be taken."""
+    return row.status == "pending" or (row.answer is not None and not row.taken)

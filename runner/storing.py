@@ -1,0 +1,195 @@
+"""Stores the outcome of an execution, then tells it: one transaction, fenced and archived (I2)."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from common.db import interrupts, messages, runs
+from common.db.engine import Connection
+from common.db.messages import NewMessage
+from common.db.runs import ClaimedRun, Ended
+from common.errors import LeaseLost, Unavailable
+from common.events import Event
+from common.ownership import resolved_event
+from common.runs import Status
+from runner import history
+from runner.durable import Durable
+from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
+from runner.publisher import Change, Declined, Outlet
+from runner.telling import interrupt_event
+from runner.translate import StreamedMessage
+
+if TYPE_CHECKING:
+    from runner.execution import Kit
+
+log = structlog.get_logger(__name__)
+
+
+class Storing:
+    """The last step of the chain, for one take-up of a run."""
+
+    def __init__(
+        self,
+        kit: "Kit",
+        run: ClaimedRun,
+        outlet: Outlet,
+        shown: Mapping[str, StreamedMessage],
+        read_state: Callable[[], Awaitable[Durable]],
+    ) -> None:
+        self._kit = kit
+        self._run = run
+        self._outlet = outlet
+        self._shown = shown
+        self._read_state = read_state
+        self._promoted: str | None = None
+
+    async def store(self, outcome: Outcome) -> bool:
+        """False: a decision or a cancel request came in between; look at the state again.
+
+        Raises LeaseLost.
+        """
+        stored = await self._store(outcome)
+        if stored:
+            log.info("outcome_stored", outcome=type(outcome).__name__)
+        if self._promoted is not None:
+            await self._kit.signals.wake(self._promoted)
+        return stored
+
+    async def tell_decisions(self) -> None:
+        """Decisions that arrived while the run is executed: other tabs close their cards."""
+        async with self._kit.db.connect() as conn:
+            untold = await interrupts.untold(conn, self._run.id)
+        if untold:
+            ids = [row.id for row in untold]
+            events = [resolved_event(row) for row in untold]
+            await self._outlet.settle(events, self._mark_told(ids), leaves=False)
+
+    async def _store(self, outcome: Outcome) -> bool:
+        match outcome:
+            case Finished(state):
+                return await self._finish(state)
+            case Waiting(state):
+                return await self._wait(state)
+            case Paused(state):
+                return await self._pause(state, [_paused("breakpoint", state)])
+            case Failed():
+                return await self._fail(outcome)
+            case Cancelled():
+                return await self._cancel(outcome)
+            case HandedOver(reason):
+                change = self._requeue(reason)
+                if stored := await self._outlet.settle([], change, leaves=True):
+                    await self._kit.signals.wake(self._run.id)
+                return stored
+
+    async def _finish(self, state: Durable) -> bool:
+        stored = self._messages(state.values)
+        message_id = history.last_assistant(stored)
+        output = self._output(state.values)
+        fields = {"messageId": message_id, "output": output}
+        event = Event("done", {name: value for name, value in fields.items() if value is not None})
+        change = self._end("completed", stored, message_id=message_id, output=output)
+        return await self._outlet.settle([event], change, leaves=True)
+
+    async def _fail(self, failed: Failed) -> bool:
+        error = {"code": failed.code, "message": failed.message}
+        event = Event("error", {**error, "retryable": failed.retryable})
+        change = self._end("failed", await self._messages_so_far(), error=error)
+        return await self._outlet.settle([event], change, leaves=True)
+
+    async def _cancel(self, cancelled: Cancelled) -> bool:
+        async with self._kit.db.connect() as conn:
+            pending = await interrupts.of_run(conn, self._run.id, status="pending")
+        events = [resolved_event(replace(row, status="cancelled")) for row in pending]
+        change = self._end(
+            "cancelled", await self._messages_so_far(), cancel_reason=cancelled.reason
+        )
+        events.append(Event("cancelled", {"reason": cancelled.reason}))
+        return await self._outlet.settle(events, change, leaves=True)
+
+    async def _wait(self, state: Durable) -> bool:
+        """New questions are stored, then told; those that were told before are not told again."""
+        async with self._kit.db.connect() as conn:
+            known = await interrupts.of_run(conn, self._run.id)
+            now = await interrupts.now(conn)
+        rows = self._kit.questions.new(self._run, state, known, now)
+        events = [interrupt_event(row) for row in rows] or [_paused("pending_interrupts", state)]
+        return await self._pause(state, events, rows)
+
+    async def _pause(
+        self, state: Durable, events: list[Event], rows: list[interrupts.NewInterrupt] | None = None
+    ) -> bool:
+        run = self._run
+        stored = self._messages(state.values)
+
+        async def change(conn: Connection, last: int) -> None:
+            if not await runs.hold(conn, run.id, run.epoch):
+                raise LeaseLost(run.id, run.epoch)
+            await messages.upsert(conn, run.id, run.epoch, stored)
+            if rows:
+                await interrupts.insert(conn, run.id, run.epoch, rows)
+            if not await runs.pause(
+                conn, run.id, run.epoch, last_sequence=last, next_nodes=state.next
+            ):
+                raise Declined
+
+        return await self._outlet.settle(events, change, leaves=True)
+
+    def _requeue(self, reason: Any) -> Change:
+        run = self._run
+
+        async def change(conn: Connection, last: int) -> None:
+            if not await runs.requeue(conn, run.id, run.epoch, last_sequence=last, reason=reason):
+                raise LeaseLost(run.id, run.epoch)
+
+        return change
+
+    def _mark_told(self, ids: list[str]) -> Change:
+        run = self._run
+
+        async def change(conn: Connection, last: int) -> None:
+            if not await interrupts.mark_told(conn, run.id, run.epoch, ids):
+                raise LeaseLost(run.id, run.epoch)
+
+        return change
+
+    def _end(self, status: Status, stored: list[NewMessage], **columns: Any) -> Change:
+        run = self._run
+
+        async def change(conn: Connection, last: int) -> None:
+            if stored and not await messages.upsert(conn, run.id, run.epoch, stored):
+                raise LeaseLost(run.id, run.epoch)
+            ended: Ended | None = await runs.finish(
+                conn, run.id, run.epoch, status=status, last_sequence=last, **columns
+            )
+            if ended is None:
+                raise LeaseLost(run.id, run.epoch)
+            self._promoted = ended.promoted
+
+        return change
+
+    async def _messages_so_far(self) -> list[NewMessage]:
+        """What the thread and the clients have of a run that did not come to its end."""
+        try:
+            values = (await self._read_state()).values
+        except Unavailable:
+            values = None
+        return self._messages(values)
+
+    def _messages(self, values: Any) -> list[NewMessage]:
+        run = self._run
+        return history.of_run(run.id, run.user_message_id, values, self._shown, self._kit.masker)
+
+    def _output(self, values: Any) -> Any:
+        """The final state without its messages, masked and bounded (contract §9)."""
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name != "messages"}
+        if not values:
+            return None
+        return self._kit.masker.value(values, self._kit.settings.output_bytes_max)
+
+
+def _paused(reason: str, state: Durable) -> Event:
+    return Event("run_paused", {"reason": reason, "next": state.next})

@@ -1,0 +1,190 @@
+"""Claims runs and executes several at once; keeps what it executes and what Postgres says equal.
+
+A wake-up over Redis makes claiming quick, a poll makes it safe to lose. At each heartbeat one query
+tells what this runner holds: what it executes but does not hold was taken over, what it holds but
+does not execute (the answer to a claim was lost) is given back, and cancellations are seen.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+import structlog
+
+from common.bus.signals import Order
+from common.db import runs
+from common.db.runs import ClaimedRun
+from common.errors import Unavailable
+from common.runs import CancelReason
+from runner.execution import Execution, Kit
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    execution: Execution
+    task: "asyncio.Task[None]"
+
+
+class Worker:
+    """One life of a runner: `run` until cancelled, or `drain` first."""
+
+    def __init__(self, kit: Kit, runner_id: str) -> None:
+        self._kit = kit
+        self._runner_id = runner_id
+        self._slots: dict[str, _Slot] = {}
+        self._unheld_once: set[str] = set()
+        self._wake = asyncio.Event()
+        self._freed = asyncio.Event()
+        self._draining = False
+
+    @property
+    def executing(self) -> int:
+        return len(self._slots)
+
+    def wake(self) -> None:
+        """Something was queued."""
+        self._wake.set()
+
+    def order(self, order: Order) -> None:
+        """A signal about one of our runs; the heartbeat would see the same a little later."""
+        slot = self._slots.get(order.run_id)
+        if slot is not None and order.act == "decided":
+            slot.execution.decided()
+        elif slot is not None:
+            self._wake_heartbeat.set()
+
+    async def run(self) -> None:
+        self._wake_heartbeat = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._claim_forever())
+                group.create_task(self._heartbeat_forever())
+        finally:
+            self._slots.clear()
+
+    def lose_all(self) -> None:
+        """The lease is over: nothing that runs here may go on."""
+        for slot in self._slots.values():
+            slot.execution.lose()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Claim nothing more; hand every run over, at a step boundary if it comes in time."""
+        self._draining = True
+        for slot in self._slots.values():
+            slot.execution.drain()
+        await self._wait_until_idle(timeout_s)
+        for slot in self._slots.values():
+            slot.execution.hand_over()
+        await self._wait_until_idle(timeout_s)
+
+    async def _wait_until_idle(self, timeout_s: float) -> None:
+        tasks = [slot.task for slot in self._slots.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    # claiming
+
+    async def _claim_forever(self) -> None:
+        while not self._draining:
+            self._wake.clear()
+            self._freed.clear()
+            if await self._claim() == 0:
+                await self._wait_for_work()
+
+    async def _wait_for_work(self) -> None:
+        """For a wake-up while there is room, else for room; the poll serves both."""
+        event = self._wake if self._room() else self._freed
+        poll_s = self._kit.settings.claim_poll_s * random.uniform(0.8, 1.2)
+        try:
+            async with asyncio.timeout(poll_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def _room(self) -> int:
+        return self._kit.settings.runner_concurrency - len(self._slots)
+
+    async def _claim(self) -> int:
+        """How many runs were claimed. Postgres away: none, and a pause."""
+        room = self._room()
+        if room <= 0:
+            return 0
+        try:
+            claimed = await self._claimed(room)
+        except Unavailable:
+            await asyncio.sleep(0.2)
+            return 0
+        for run in claimed:
+            self._execute(run)
+        return len(claimed)
+
+    async def _claimed(self, room: int) -> list[ClaimedRun]:
+        kit = self._kit
+        async with kit.db.connect() as conn:
+            return await runs.claim(
+                conn,
+                self._runner_id,
+                graphs=list(kit.registry.names),
+                limit=room,
+                reserve=kit.settings.sequence_block,
+                redis_identity=kit.bus_log.identity or None,
+            )
+
+    def _execute(self, run: ClaimedRun) -> None:
+        execution = Execution(self._kit, run)
+        if self._draining:
+            execution.hand_over()
+        task = self._group.create_task(execution.run())
+        self._slots[run.id] = _Slot(execution, task)
+        task.add_done_callback(lambda _: self._free(run.id, execution))
+
+    def _free(self, run_id: str, execution: Execution) -> None:
+        slot = self._slots.get(run_id)
+        if slot is not None and slot.execution is execution:
+            del self._slots[run_id]
+        self._freed.set()
+
+    # the heartbeat
+
+    async def _heartbeat_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                    await self._wake_heartbeat.wait()
+            except TimeoutError:
+                pass
+            self._wake_heartbeat.clear()
+            try:
+                await self._heartbeat()
+            except Unavailable:
+                log.warning("heartbeat_failed")
+
+    async def _heartbeat(self) -> None:
+        executing = {run_id: slot.execution for run_id, slot in self._slots.items()}
+        async with self._kit.db.connect() as conn:
+            held = await runs.owned(conn, self._runner_id)
+        for run_id, execution in executing.items():
+            self._compare(execution, held.get(run_id))
+        await self._give_back({r: epoch for r, (epoch, _) in held.items() if r not in self._slots})
+
+    def _compare(self, execution: Execution, held: tuple[int, CancelReason | None] | None) -> None:
+        if held is None or held[0] != execution.claimed.epoch:
+            execution.lose()  # or it has just ended by itself, then this says nothing
+        elif held[1] is not None:
+            execution.cancel(held[1])
+
+    async def _give_back(self, unexecuted: dict[str, int]) -> None:
+        """Runs that are ours but executed by nobody, seen twice: a claim whose answer was lost, or
+        an execution that left its run because Postgres was away."""
+        again = {run_id: e for run_id, e in unexecuted.items() if run_id in self._unheld_once}
+        self._unheld_once = set(unexecuted)
+        for run_id, epoch in again.items():
+            log.warning("run_given_back", run_id=run_id, epoch=epoch)
+            async with self._kit.db.connect() as conn:
+                await runs.give_back(conn, run_id, epoch)
+            await self._kit.signals.wake(run_id)
