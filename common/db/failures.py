@@ -9,7 +9,14 @@ from common.errors import Misconfigured, Refused, SteadyrunError, Unavailable
 POSTGRES = "Postgres"
 
 # what a driver, the pool or the network raise; anything else is a mistake of ours and passes
-FOREIGN = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, PoolTimeout, DBAPIError)
+FOREIGN = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # also what it makes of a session that the server ended
+    OSError,
+    PoolTimeout,
+    DBAPIError,
+)
 
 # Postgres is away, starting, stopping, full, read-only, or gave up this statement: try again later
 _AWAY = ("08", "53", "57", "58", "40", "55P03", "25006", "25P03", "28", "3D")
@@ -41,6 +48,6 @@ def misconfigured(error: BaseException) -> Misconfigured | None:
 
 
 def _lost(error: BaseException) -> bool:
-    return (
-        isinstance(error, asyncpg.InterfaceError) and not isinstance(error, asyncpg.DataError)
-    ) or isinstance(error, DBAPIError)
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, asyncpg.DataError)
+    return isinstance(error, asyncpg.InternalClientError | DBAPIError)

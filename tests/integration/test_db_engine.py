@@ -40,6 +40,16 @@ async def test_a_session_that_ends_inside_a_transaction_is_unavailable(database:
     await database.ping()
 
 
+async def test_a_session_that_ended_between_two_statements_is_unavailable(
+    database: Database,
+) -> None:
+    async with database.connect() as killer, database.connect() as idle:
+        await killer.rows("SELECT pg_terminate_backend($1, 5000)", await backend(idle))
+        with pytest.raises(Unavailable):
+            await idle.rows("SELECT 1")
+    await database.ping()
+
+
 async def test_nobody_listening_is_unavailable() -> None:
     database = Database(
         f"postgresql://nobody@127.0.0.1:{free_port()}/x", application_name="t", pool_size=1
