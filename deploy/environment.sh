@@ -51,7 +51,7 @@ made_for=$(cat .venv/run.stamp 2>/dev/null || echo "$here")
 
 python=$(find_python)
 uv=$(find_uv)
-set -- --quiet
+set -- --quiet --compile-bytecode # also where PYTHONDONTWRITEBYTECODE would make every start slow
 [ -z "$python" ] || set -- "$@" --python "$python"
 if [ "$kind" = run ]; then
     set -- "$@" --inexact --no-dev --extra embedded
