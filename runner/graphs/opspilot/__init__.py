@@ -1,0 +1,1 @@
+"""OpsPilot, the sample agent: an operations assistant over a small fleet kept in Postgres."""
