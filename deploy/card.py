@@ -13,7 +13,14 @@ from deploy.paper import brief
 Json = dict[str, Any]
 Ask = Callable[[str], str]
 
-_HIDDEN = frozenset({"steadyrun", "options", "schema", "args", "action", "question"})
+_SHOWN_ELSEWHERE = frozenset(
+    {"title", "action", "args", "options", "schema", "requiredPermission", "expiresInS"}
+)
+_FOR_MACHINES = frozenset(
+    {"steadyrun", "callId", "editable", "rejectable", "onReject", "onExpire", "review_configs",
+     "action_requests", "action_request", "config"}
+)  # fmt: skip
+_HIDDEN = _SHOWN_ELSEWHERE | _FOR_MACHINES
 
 
 def describe(interrupt: Json) -> list[str]:
@@ -22,7 +29,7 @@ def describe(interrupt: Json) -> list[str]:
     shown = payload if isinstance(payload, Mapping) else {"question": payload}
     lines = [f"┌ {_title(interrupt, shown)}"]
     for action in interrupt["actions"]:
-        lines += [f"│ {name}: {brief(value)}" for name, value in action["args"].items()]
+        lines += [f"│ {name}: {brief(value)}" for name, value in action.get("args", {}).items()]
     lines += [f"│ {name}: {brief(v)}" for name, v in shown.items() if name not in _HIDDEN and v]
     if permission := interrupt.get("requiredPermission"):
         lines.append(f"│ needs the permission {permission}")
@@ -38,7 +45,7 @@ def decide(interrupt: Json, ask: Ask, *, yes: bool) -> Json | None:
     try:
         if interrupt["type"] == "confirm_action":
             decision = "approve" if yes else _confirm(interrupt, ask)
-        elif interrupt["format"] == "opaque" and not _is_ours(interrupt):
+        elif interrupt["format"] == "opaque":
             return _resume_value(interrupt, ask)
         elif interrupt["type"] == "select_option":
             decision = {"select": _select(interrupt["payload"]["options"], ask)}
@@ -51,13 +58,8 @@ def decide(interrupt: Json, ask: Ask, *, yes: bool) -> Json | None:
 
 def _title(interrupt: Json, payload: Mapping[str, Any]) -> str:
     names = ", ".join(action["name"] for action in interrupt["actions"])
-    question = brief(payload.get("question") or "")
-    return " · ".join(part for part in (interrupt["type"], names, question) if part)
-
-
-def _is_ours(interrupt: Json) -> bool:
-    payload = interrupt["payload"]
-    return isinstance(payload, Mapping) and "steadyrun" in payload
+    title = brief(payload.get("title") or "")
+    return " · ".join(part for part in (interrupt["type"], names, title) if part)
 
 
 def _confirm(interrupt: Json, ask: Ask) -> Any:

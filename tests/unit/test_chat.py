@@ -15,7 +15,7 @@ from tests.unit.test_wire import Answer, Peer, body, frames, stream
 
 Event = dict[str, Any]
 ASKED: dict[str, Any] = {
-    "id": "int_1", "type": "confirm_action", "format": "auto", "payload": {"risk": "high"},
+    "id": "int_1", "type": "confirm_action", "format": "steadyrun", "payload": {"risk": "high"},
     "allowedDecisions": ["approve", "reject"], "actions": [{"name": "restart", "args": {"x": 1}}],
 }  # fmt: skip
 WAITING = {

@@ -166,7 +166,7 @@ def test_long_values_are_cut_to_one_short_line() -> None:
 CONFIRM: dict[str, Any] = {
     "id": "int_1",
     "type": "confirm_action",
-    "format": "auto",
+    "format": "steadyrun",
     "payload": {"steadyrun": "confirm_action", "risk": "cuts requests"},
     "allowedDecisions": ["approve", "reject", "edit"],
     "actions": [{"name": "restart", "args": {"instance": "payment-api-2", "version": 7}}],
