@@ -9,6 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from common.errors import Misconfigured
+from common.loading import load_module
 from runner.registry import Registry
 
 FLOW = """
@@ -45,6 +46,14 @@ def two(a, b): ...
 def failing(): raise RuntimeError("no key\\nat all")
 def wrong(): return 5
 number = 7
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+
+def mail(to: str, copies: int = 1) -> str:
+    "Sends a mail."
+    return to
+
+agent = create_agent(GenericFakeChatModel(messages=iter([])), [mail])
 broken = StateGraph(State).add_node("a", step)
 
 async def context(run, principal):
@@ -95,8 +104,6 @@ async def test_a_factory_that_takes_the_config_is_called_at_every_take_up(
     config: Any = {"configurable": {"thread_id": "conv_1"}}
     await registry.graph(variable, InMemorySaver(), config)
     await registry.graph(variable, InMemorySaver(), config)
-    from common.loading import load_module
-
     assert load_module(tmp_path / "flow.py", [tmp_path]).seen == [config, config]
 
 
@@ -162,3 +169,12 @@ async def test_a_graph_without_the_hook_has_no_context(tmp_path: Path) -> None:
     assert await registry.context("compiled", {}, {}) is None
     assert registry.names == ("compiled",)
     assert registry.spec("compiled").variable == "compiled"
+
+
+async def test_the_argument_schemas_of_an_agents_tools_are_known(tmp_path: Path) -> None:
+    registry = Registry.load(write(tmp_path, "agent", "compiled"))
+    await registry.prepare()
+    assert registry.tool_schemas("compiled") == {}
+    schema = registry.tool_schemas("agent")["mail"]
+    assert schema["required"] == ["to"]
+    assert schema["properties"]["copies"]["type"] == "integer"
