@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,7 @@ def up(
     from deploy.local import Choices, up
 
     choices = Choices(gateways, runners, port, graphs, state, nginx)
-    up(choices, lambda line: print(line, flush=True))
+    up(choices, _say)
 
 
 @cli.command()
@@ -149,7 +150,7 @@ def load(
     from deploy.load import Choices, load
 
     choices = Choices(url, runs, subscribers, events, rate, kind, json, state, gateways, runners)
-    return load(choices, lambda line: print(line, flush=True))
+    return load(choices, _say)
 
 
 def _serve(serve: Callable[[], object]) -> int:
@@ -158,6 +159,12 @@ def _serve(serve: Callable[[], object]) -> int:
         signal.signal(number, lambda *_: sys.exit(0))
     status = serve()
     return status if isinstance(status, int) else 0
+
+
+def _say(line: str) -> None:
+    """Who has read enough (`| head`) does not take the system down."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 def _required(name: str) -> str:

@@ -123,6 +123,7 @@ class System:
             ),
             url=url,
             is_ready=lambda pid: is_answering(f"{url}/readyz"),
+            patience_s=_patience_s("DRAIN_WINDOW_S", 5.0),
         )
 
     def _runner_children(self) -> list[Child]:
@@ -137,6 +138,7 @@ class System:
             command=self._command(name, "runner"),
             prepare=started.begin,
             is_ready=lambda pid: is_quiet or started.has_come(),
+            patience_s=_patience_s("DRAIN_TIMEOUT_S", 8.0),
             probation_s=RUNNER_PROBATION_S if is_quiet else 0.0,
         )
 
@@ -166,6 +168,14 @@ def _given(name: str) -> str:
     return os.environ.get(f"STEADYRUN_{name}") or (
         os.environ.get(name, "") if name in ("DATABASE_URL", "REDIS_URL") else ""
     )
+
+
+def _patience_s(setting: str, default_s: float) -> float:
+    """Some seconds more than a process may take to drain."""
+    try:
+        return float(_given(setting) or default_s) + 7.0
+    except ValueError:  # the process itself will complain about it
+        return default_s
 
 
 def _graphs(chosen: Path | None) -> Path:

@@ -21,7 +21,11 @@ class Signals:
         signals = cls()
         os.set_blocking(signals._reader, False)
         os.set_blocking(signals._writer, False)
-        watched = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+        watched = [signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
+        if (
+            signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        ):  # under nohup a closed terminal is fine
+            watched.append(signal.SIGHUP)
         before = {number: signal.signal(number, signals._take) for number in watched}
         previous = signal.set_wakeup_fd(signals._writer, warn_on_full_buffer=False)
         try:

@@ -97,6 +97,15 @@ def test_ctrl_c_is_a_clean_end(light: Cluster) -> None:
     until_gone(pids)
 
 
+def test_a_closed_terminal_is_a_clean_end(light: Cluster) -> None:
+    light.start()
+    light.until_ready()
+    pids = pids_of(light.topology)
+    light.signal(signal.SIGHUP)
+    assert light.wait() == 0
+    until_gone(pids)
+
+
 def test_a_stop_in_the_middle_of_the_start_leaves_nothing(cluster: Cluster) -> None:
     cluster.start()
     cluster.until(lambda: (cluster.state / "topology.json").exists())
