@@ -1,0 +1,124 @@
+"""What a graph is invoked with for a user's message (contract §8)."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, get_type_hints
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.pregel import Pregel
+
+from common.graphfile import GraphSpec, load_object
+
+CLOSED = "This call was not executed: the run that made it was stopped."
+
+
+class RunInput(Protocol):
+    """The parts of a run that its input is made from."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def conversation_id(self) -> str: ...
+    @property
+    def user_message_id(self) -> str: ...
+    @property
+    def graph(self) -> str: ...
+    @property
+    def input(self) -> Mapping[str, Any]: ...
+    @property
+    def metadata(self) -> Any: ...
+
+
+async def graph_input(
+    spec: GraphSpec, graph: Pregel[Any, Any, Any, Any], run: RunInput, values: Any
+) -> Any:
+    """The input of the run's first invocation. `values`: the thread's state as it is before it.
+
+    A graph's own `input` hook is called as `input(message, run)`, sync or async, and its errors go
+    to the caller. Calls that an earlier run left open are closed first in any case.
+    """
+    if spec.input is not None:
+        made = load_object(spec.input)(_message(run), _run(run))
+        made = await made if inspect.isawaitable(made) else made
+    else:
+        made = _default(graph, run)
+    return _after(closed_calls(values), made)
+
+
+def closed_calls(values: Any) -> list[ToolMessage]:
+    """Error results for tool calls without one, since the last message of a person.
+
+    A run that was cancelled or failed between a call and its result leaves it open, and providers
+    refuse such a history.
+    """
+    messages = values.get("messages") if isinstance(values, Mapping) else None
+    recent = _since_human(messages if isinstance(messages, Sequence) else [])
+    answered = {m.tool_call_id for m in recent if isinstance(m, ToolMessage)}
+    calls = [c for m in recent if isinstance(m, AIMessage) for c in m.tool_calls]
+    return [
+        ToolMessage(CLOSED, tool_call_id=call["id"], name=call["name"], status="error")
+        for call in calls
+        if call["id"] and call["id"] not in answered
+    ]
+
+
+def _since_human(messages: Sequence[Any]) -> list[BaseMessage]:
+    recent: list[BaseMessage] = []
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            break
+        if isinstance(message, BaseMessage):
+            recent.insert(0, message)
+    return recent
+
+
+def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput) -> dict[str, Any]:
+    content = run.input["content"]
+    if takes_messages(graph):
+        return {"messages": [HumanMessage(content, id=run.user_message_id)]}
+    parsed = _parsed(content) if run.input.get("inputFormat") == "json" else None
+    return {"input": content} if parsed is None else parsed
+
+
+def takes_messages(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    """Whether the graph's input has `messages`, as its state or a narrower input schema says."""
+    schema = getattr(getattr(graph, "builder", None), "input_schema", None)
+    names = get_type_hints(schema) if isinstance(schema, type) else {}
+    return "messages" in (names or graph.channels)
+
+
+def _parsed(content: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _after(closed: list[ToolMessage], made: Any) -> Any:
+    """The results of open calls stand before what the person says now."""
+    messages = made.get("messages") if isinstance(made, Mapping) else None
+    if not closed or not isinstance(messages, list):
+        return made
+    return {**made, "messages": [*closed, *messages]}
+
+
+def _message(run: RunInput) -> dict[str, Any]:
+    given = run.input
+    return {
+        "id": run.user_message_id,
+        "content": given["content"],
+        "inputFormat": given.get("inputFormat", "text"),
+    }
+
+
+def _run(run: RunInput) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "conversationId": run.conversation_id,
+        "graph": run.graph,
+        "metadata": run.metadata,
+    }

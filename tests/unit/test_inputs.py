@@ -1,0 +1,131 @@
+"""What graphs are invoked with (contract §8)."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.func import entrypoint
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import MessagesState
+
+from common.graphfile import GraphSpec, Reference
+from runner.inputs import CLOSED, closed_calls, graph_input
+
+SPEC = GraphSpec("agent", Reference(Path("agent.py"), "graph"))
+
+
+@dataclass
+class Run:
+    input: dict[str, Any]
+    id: str = "run_1"
+    conversation_id: str = "conv_1"
+    user_message_id: str = "msg_1"
+    graph: str = "agent"
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Plain(TypedDict, total=False):
+    input: str
+
+
+class Both(MessagesState):
+    topic: str
+
+
+class OnlyTopic(TypedDict):
+    topic: str
+
+
+def compiled(state: Any, **schemas: Any) -> Any:
+    builder = StateGraph(state, **schemas).add_node("n", lambda s: {}).add_edge(START, "n")
+    return builder.compile()
+
+
+async def made(graph: Any, content: str, values: Any = None, **given: Any) -> Any:
+    return await graph_input(SPEC, graph, Run({"content": content, **given}), values or {})
+
+
+async def test_a_graph_with_messages_gets_the_persons_message_under_our_id() -> None:
+    given = await made(compiled(MessagesState), "hello")
+    assert given == {"messages": [HumanMessage("hello", id="msg_1")]}
+
+
+async def test_another_graph_gets_the_text_as_input() -> None:
+    assert await made(compiled(Plain), "hello") == {"input": "hello"}
+
+
+async def test_the_input_schema_decides_not_the_whole_state() -> None:
+    assert await made(compiled(Both, input_schema=OnlyTopic), "x") == {"input": "x"}
+
+
+async def test_the_functional_api_gets_the_text_as_input() -> None:
+    @entrypoint()
+    async def flow(given: Any) -> Any:
+        return given
+
+    assert await made(flow, "x") == {"input": "x"}
+
+
+@pytest.mark.parametrize(
+    ("content", "format_", "given"),
+    [
+        ('{"a": 1}', "json", {"a": 1}),
+        ('{"a": 1}', "text", {"input": '{"a": 1}'}),
+        ("[1]", "json", {"input": "[1]"}),
+        ("{", "json", {"input": "{"}),
+    ],
+)
+async def test_json_is_parsed_only_when_asked_for_and_an_object(
+    content: str, format_: str, given: Any
+) -> None:
+    assert await made(compiled(Plain), content, inputFormat=format_) == given
+
+
+def called(*ids: str) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "t", "args": {}, "id": i} for i in ids])
+
+
+async def test_calls_that_a_stopped_run_left_open_are_closed_first() -> None:
+    history = [HumanMessage("old"), called("a", "b"), ToolMessage("done", tool_call_id="a")]
+    given = await made(compiled(MessagesState), "new", {"messages": history})
+    closed, said = given["messages"]
+    assert (closed.tool_call_id, closed.name, closed.status) == ("b", "t", "error")
+    assert closed.content == CLOSED
+    assert said == HumanMessage("new", id="msg_1")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        {},
+        {"messages": "text"},
+        {"messages": [called("a"), ToolMessage("x", tool_call_id="a")]},
+        {"messages": [called("a"), HumanMessage("went on")]},
+    ],
+)
+def test_nothing_is_closed_without_an_open_call_since_the_last_person(values: Any) -> None:
+    assert closed_calls(values) == []
+
+
+HOOKS = """
+async def hook(message, run):
+    return {"messages": [("user", message["content"].upper())], "run": run["id"]}
+"""
+
+
+async def test_the_input_hook_makes_the_input_and_open_calls_are_closed_all_the_same(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    spec = replace(SPEC, input=Reference(tmp_path / "hooks.py", "hook"))
+    run = Run({"content": "hello"})
+    graph = compiled(MessagesState)
+    assert await graph_input(spec, graph, run, {}) == {
+        "messages": [("user", "HELLO")],
+        "run": "run_1",
+    }
+    given = await graph_input(spec, graph, run, {"messages": [called("a")]})
+    assert given["messages"][0].tool_call_id == "a"
