@@ -305,21 +305,24 @@ async def test_a_runner_that_was_declared_dead_learns_it_by_its_next_renewal(
     assert not lease.held
 
 
-async def test_a_terminated_session_is_followed_by_another_with_the_lock(
-    lease: Lease, registered: Registered, losses: list[str], seen: Witness
+async def test_a_terminated_session_is_followed_by_another_with_the_lock_and_a_renewal(
+    database_url: str, registered: Registered, losses: list[str], seen: Witness
 ) -> None:
-    await until(lambda: is_held(lease))
-    pid = await seen.lock_pid(registered[1])
-    assert pid is not None
-    await seen.execute("UPDATE runners SET lost_at = now()")
-    await seen.terminate(pid)
+    """At once: the next renewal in turn would come in minutes."""
+    patient = {"ttl_s": 600.0, "renew_interval_s": 250.0}
+    async with started(database_url, registered, losses, **patient) as lease:
+        await until(lambda: is_held(lease))
+        pid = await seen.lock_pid(registered[1])
+        assert pid is not None
+        await seen.execute("UPDATE runners SET lost_at = now()")
+        await seen.terminate(pid)
 
-    async def is_back() -> bool:
-        row = await seen.runner(registered[0])
-        return await seen.lock_pid(registered[1]) not in (None, pid) and row["lost_at"] is None
+        async def is_back() -> bool:
+            row = await seen.runner(registered[0])
+            return await seen.lock_pid(registered[1]) not in (None, pid) and row["lost_at"] is None
 
-    assert await until(is_back)
-    assert (lease.held, losses) == (True, [])
+        assert await until(is_back)
+        assert (lease.held, losses) == (True, [])
 
 
 async def test_a_lease_without_a_lock_is_renewed_all_the_same(
