@@ -34,7 +34,7 @@ def chat(
     state: Path = Path(".steadyrun"),
     graph: str | None = None,
     out: TextIO = sys.stdout,
-    ask: Ask = input,
+    ask: Ask | None = None,
     connect: Callable[[str, str], Wire] = Wire,
 ) -> int:
     """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
@@ -47,7 +47,7 @@ def chat(
     wire = connect(url or _find_url(state), token or _find_token(state, user))
     body = _body(text, conversation, graph)
     try:
-        return _Chat(wire, paper, ask, yes=yes).talk(body, conversation)
+        return _Chat(wire, paper, ask or _ask_at(out), yes=yes).talk(body, conversation)
     except KeyboardInterrupt:
         paper.say("left; the run goes on")
         return 0
@@ -166,6 +166,22 @@ class _Chat:
             f" or decide by POST /api/runs/{run['id']}/resume"
         )
         return False
+
+
+def _ask_at(out: TextIO) -> Ask:
+    """Lines of the standard input; echoed where no terminal does it."""
+
+    def ask(prompt: str) -> str:
+        try:
+            line = input(prompt)
+        except EOFError:
+            out.write("\n")
+            raise
+        if not sys.stdin.isatty():
+            out.write(f"{line}\n")
+        return line
+
+    return ask
 
 
 def _confirmation(refusal: Refused | None) -> Json:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from deploy.transcript import Change, Event, Finished, Grew, Noted, Piece, Voided
 
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-_SUMMARY_CHARACTERS = 160
+_LINE_CHARACTERS = 120
 
 
 class Paper:
@@ -54,7 +54,12 @@ class Paper:
         return None
 
     def _void(self, gone: list[Piece], kept: list[Piece]) -> None:
-        """Name what no longer counts, then show again what stands and would seem to be void."""
+        """Name what no longer counts, then show again what stands and would seem to be void.
+
+        A tool call that has told nothing yet just begins anew, as after every decision.
+        """
+        if all(piece.kind == "tool" and "status" not in piece.fields for piece in gone):
+            return
         self.note(f"✗ void, it is done again: {', '.join(map(_name, gone))}")
         for piece in kept:
             self._grow(piece, piece.text)
@@ -91,7 +96,7 @@ def brief(value: Any) -> str:
     """Any JSON value on one line of bounded length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     line = " ".join(text.split())
-    return line if len(line) <= _SUMMARY_CHARACTERS else f"{line[: _SUMMARY_CHARACTERS - 1]}…"
+    return line if len(line) <= _LINE_CHARACTERS else f"{line[: _LINE_CHARACTERS - 1]}…"
 
 
 def _call(piece: Piece) -> str:

@@ -144,6 +144,11 @@ def test_void_text_is_named_and_what_still_stands_is_shown_again() -> None:
     assert "→ list\n  ✗ list\nwhole" in again
 
 
+def test_a_tool_that_only_begins_anew_is_not_called_void() -> None:
+    page = drawn(tool("started"), resumed("s2", reason="decision"), tool("started"))
+    assert page == "  → list\n  → list\n"
+
+
 def test_what_the_server_sends_cannot_steer_the_terminal() -> None:
     page = drawn(
         said("a\x1b[2Jb\x9bc\u202ed\re\x07"),
@@ -159,7 +164,7 @@ def test_styles_are_written_only_where_they_are_wanted() -> None:
 
 
 def test_long_values_are_cut_to_one_short_line() -> None:
-    assert len(brief({"a": "x\n" * 1000})) <= 160
+    assert len(brief({"a": "x\n" * 1000})) <= 120
     assert "\n" not in brief("a\nb")
 
 
