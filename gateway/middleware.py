@@ -22,7 +22,11 @@ _QUIET = ("/healthz", "/readyz", "/metrics")
 
 
 class BodyLimit:
-    """413 for larger bodies: by what the head says, else by counting what comes."""
+    """413 for larger bodies: by what the head says, else by counting what comes.
+
+    The connection is kept: closing it under a body that still comes would reset it, and the client
+    would never read the answer. The server throws the rest of the body away.
+    """
 
     def __init__(self, app: ASGIApp, bytes_max: int) -> None:
         self._app, self._bytes_max = app, bytes_max

@@ -91,8 +91,6 @@ def _standing_headers(code: Code) -> dict[str, str]:
         headers["WWW-Authenticate"] = "Bearer"
     if code in ("UNAVAILABLE", "RATE_LIMITED"):
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    if code == "PAYLOAD_TOO_LARGE":
-        headers["Connection"] = "close"  # what is left of the body is not read
     return headers
 
 

@@ -19,6 +19,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     StringConstraints,
     Tag,
+    WithJsonSchema,
     model_serializer,
 )
 from pydantic.alias_generators import to_camel
@@ -90,6 +91,13 @@ class _Request(BaseModel):
     )
 
 
+_TEXT = {"type": "string"}
+
+
+def _one_key(key: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: value}, "required": [key]}
+
+
 # --- requests ---------------------------------------------------------------------------------
 
 
@@ -125,29 +133,22 @@ class ChatRequest(RunRequest):
     graph: Name | None = None
 
 
-class _RejectMessage(_Request):
-    message: Text | None = None
-
-
-class RejectDecision(_Request):
-    reject: _RejectMessage
-
-
-class EditDecision(_Request):
-    edit: Object
-
-
-class SelectDecision(_Request):
-    select: Json
-
-
-class FillDecision(_Request):
-    fill: Object
-
-
-Decision = (
-    Literal["approve", "reject"] | RejectDecision | EditDecision | SelectDecision | FillDecision
-)
+# any JSON here: what fits is decided after the interrupt was found (contract §5, step 4)
+Decision = Annotated[
+    Any,
+    AfterValidator(storable_json),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["approve", "reject"]},
+                _one_key("reject", {"type": "object", "properties": {"message": _TEXT}}),
+                _one_key("edit", {"type": "object"}),
+                _one_key("select", {}),
+                _one_key("fill", {"type": "object"}),
+            ]
+        }
+    ),
+]
 
 
 class DecisionRequest(_Request):
@@ -155,12 +156,6 @@ class DecisionRequest(_Request):
     decision: Decision
     idempotency_key: Name | None = None
     confirm_version: Name | None = None
-
-    def plain(self) -> Any:
-        """The decision as JSON."""
-        if isinstance(self.decision, str):
-            return self.decision
-        return self.decision.model_dump(by_alias=True, exclude_unset=True)
 
 
 class ValuesRequest(_Request):

@@ -166,15 +166,16 @@ class Resume:
         if isinstance(request, ValuesRequest):
             choices = [self._raw(row, request.resume[row.id]) for row in rows]
         else:
-            choices = [self._formed(row, request.plain()) for row in rows]
+            by = case.principal.user
+            choices = [self._formed(row, request.decision, by) for row in rows]
         values = {c.interrupt.id: c.answer["value"] for c in choices if c.answer is not None}
         if values:
             wires = [_wire(row) for row in rows]
             await self._hooks.validate(case.run.graph, values, wires, case.principal)
         return choices
 
-    def _formed(self, row: Interrupt, decision: Any) -> _Choice:
-        found = hitl.answer(row, decision)
+    def _formed(self, row: Interrupt, decision: Any, by: str) -> _Choice:
+        found = hitl.answer(row, decision, by=by)
         shown = self._masker.value(decision)
         if isinstance(found, hitl.Invalid):
             raise Refused("VALIDATION", f"decision: {found.detail}")

@@ -122,7 +122,7 @@ async def test_a_token_of_another_secret_is_refused() -> None:
 
 async def test_an_unsigned_token_is_refused() -> None:
     with pytest.raises(Refused, match="UNAUTHENTICATED"):
-        await ask(shared(), jwt.encode(claims(), None, "none"))
+        await ask(shared(), jwt.encode(claims(), "", "none"))
 
 
 async def test_audience_and_issuer_are_checked_when_they_are_set() -> None:

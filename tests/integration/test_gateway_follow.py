@@ -1,0 +1,408 @@
+"""Following a run through losses: nothing missing, nothing twice, always an end (I1, I6, I8).
+
+Two defences against one fault hide each other, so each test here switches the others off: the
+position check by an interval that never comes, the live messages by dropping them.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from common.bus.client import Bus
+from common.bus.fanout import Subscriptions
+from common.bus.log import LogConnection, LogReader
+from common.db import conversations, runs
+from common.db.engine import Database
+from common.errors import Refused, Unavailable
+from common.events import Event
+from common.ownership import open_log
+from gateway.metrics import Metrics
+from gateway.services.follow import Channels, Follower, Hub
+from tests.support import rows
+from tests.support.fake_runner import FakeRun, FakeRunner
+from tests.support.proxy import Proxy
+from tests.support.until import until
+from tests.support.valkey import private_valkey
+
+NEVER_S = 3600.0
+
+
+class House:
+    """A hub over real servers, whose live messages can be dropped."""
+
+    def __init__(self, database: Database, redis_url: str, prefix: str) -> None:
+        self.db, self.redis_url, self.prefix = database, redis_url, prefix
+        self.metrics = Metrics()
+        self.drops: Callable[[int], bool] = lambda number: False
+        self.heard = 0
+
+    @asynccontextmanager
+    async def hub(self, *, live_url: str | None = None, **options: Any) -> AsyncIterator[Hub]:
+        bus = Bus(self.redis_url, prefix=self.prefix, timeout_s=0.5)
+        self.live_url = live_url or self.redis_url
+        given = {"ring_bytes_max": 1 << 16, "linger_s": 0.01, "check_interval_s": NEVER_S}
+        self._bus = bus
+        hub = Hub(
+            self.db,
+            LogReader(bus),
+            self._connect,
+            self.metrics,
+            prefix=self.prefix,
+            **{**given, **options},
+        )
+        running = asyncio.create_task(hub.run())
+        await until(lambda: hub.healthy)
+        try:
+            yield hub
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await bus.aclose()
+
+    def _connect(
+        self, on_message: Callable[[str, bytes], None], on_confirmed: Callable[[str], None]
+    ) -> Channels:
+        def lossy(channel: str, message: bytes) -> None:
+            self.heard += 1
+            if not self.drops(self.heard):
+                on_message(channel, message)
+
+        return Subscriptions(
+            self.live_url,
+            self._bus,
+            prefix=self.prefix,
+            on_message=lossy,
+            on_confirmed=on_confirmed,
+            probe_interval_s=0.2,
+            timeout_s=0.5,
+        )
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"gateway_{name}", labels) or 0
+
+
+@pytest.fixture
+def house(database: Database, redis_url: str, redis_prefix: str) -> House:
+    return House(database, redis_url, redis_prefix)
+
+
+@pytest.fixture
+async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
+    connection = LogConnection(redis_url, prefix=redis_prefix)
+    yield connection
+    await connection.aclose()
+
+
+async def a_run(database: Database, log: LogConnection) -> FakeRun:
+    async with database.connect() as connection:
+        queued = await rows.queued_run(connection)
+    return await FakeRunner(database, log).take(queued.id)
+
+
+@pytest.fixture
+async def run(database: Database, log: LogConnection) -> FakeRun:
+    return await a_run(database, log)
+
+
+async def drained(follower: Follower, within_s: float = 20) -> bytes:
+    """All that a reader gets up to its end."""
+    frames = b""
+    async with asyncio.timeout(within_s):
+        while True:
+            portion = await follower.next()
+            frames += portion.frames
+            if portion.ends:
+                follower.close()
+                return frames
+
+
+def written(run: FakeRun, after: int = 0) -> bytes:
+    return b"".join(batch.cut(after) for batch in run.told if batch.last > after)
+
+
+async def test_a_join_has_no_hole_when_the_live_path_is_slower_than_the_log(
+    house: House, run: FakeRun
+) -> None:
+    async with Proxy(house.redis_url, delay_s=0.003) as slow, house.hub(live_url=slow.url) as hub:
+        readers = []
+        for number in range(60):
+            await run.say(f"{number}")
+            readers.append(asyncio.create_task(joined(hub, run.id, number % 7)))
+        await run.finish()
+        got = await asyncio.gather(*readers)
+    assert all(frames == written(run, number % 7) for number, frames in enumerate(got))
+
+
+async def joined(hub: Hub, run_id: str, after: int = 0) -> bytes:
+    return await drained(await hub.follow(run_id, after, "end"))
+
+
+async def test_every_first_join_of_a_topic_is_without_a_hole(
+    house: House, database: Database, log: LogConnection
+) -> None:
+    """Each run is joined once, while its runner writes: the race is at the first subscription."""
+    async with (
+        Proxy(house.redis_url, delay_s=0.003) as slow,
+        house.hub(live_url=slow.url) as hub,
+    ):
+        many = [await a_run(database, log) for _ in range(40)]
+
+        async def write(run: FakeRun) -> None:
+            for text in "abcdef":
+                await run.say(text)
+            await run.finish()
+
+        async with asyncio.TaskGroup() as group:
+            reading = [group.create_task(joined(hub, run.id)) for run in many]
+            for run in many:
+                group.create_task(write(run))
+    for run, task in zip(many, reading, strict=True):
+        assert task.result() == written(run)
+
+
+async def test_a_lost_message_is_seen_by_the_next_one(house: House, run: FakeRun) -> None:
+    async with house.hub() as hub:
+        reading = asyncio.create_task(joined(hub, run.id))
+        await until(lambda: house.count("distrust_total", reason="confirmed") == 1)
+        house.drops = lambda number: number % 3 == 0
+        for number in range(30):
+            await run.say(f"{number}")
+        house.drops = lambda number: False
+        await run.finish()
+        assert await reading == written(run)
+    assert house.count("gap_events_total") > 0
+
+
+async def test_a_lost_last_message_is_healed_by_the_position_check(
+    house: House, run: FakeRun
+) -> None:
+    house.drops = lambda number: True
+    async with house.hub(check_interval_s=0.02) as hub:
+        reading = asyncio.create_task(joined(hub, run.id))
+        await run.say("a")
+        await run.finish()
+        assert await reading == written(run)
+    assert house.count("distrust_total", reason="position") > 0
+
+
+async def test_a_reconnect_is_healed_by_its_confirmation(house: House, run: FakeRun) -> None:
+    async with Proxy(house.redis_url) as line, house.hub(live_url=line.url) as hub:
+        reading = asyncio.create_task(joined(hub, run.id))
+        await until(lambda: house.count("distrust_total", reason="confirmed") == 1)
+        await run.say("a")
+        await until(lambda: house.heard > 0)
+        line.refusing = True
+        await line.cut()
+        await run.say("b", "c")
+        await run.finish()
+        line.refusing = False
+        assert await reading == written(run)
+
+
+async def test_readers_are_exact_while_connections_are_cut_again_and_again(
+    house: House, run: FakeRun
+) -> None:
+    async with Proxy(house.redis_url) as line, house.hub(live_url=line.url) as hub:
+        readings = [asyncio.create_task(joined(hub, run.id)) for _ in range(8)]
+        for number in range(60):
+            await run.say(f"{number}", "x")
+            if number % 10 == 5:
+                await line.cut()
+        await run.finish()
+        for reading in readings:
+            assert await reading == written(run)
+
+
+async def test_after_flushall_the_archive_serves(database: Database) -> None:
+    with private_valkey() as valkey:
+        house = House(database, valkey.url, "p:")
+        log = LogConnection(valkey.url, prefix="p:")
+        run = await a_run(database, log)
+        house.drops = lambda number: True
+        async with house.hub(check_interval_s=0.02) as hub:
+            early = asyncio.create_task(joined(hub, run.id))
+            await run.say("a")
+            await run.finish()
+            valkey.command("FLUSHALL")
+            assert await early == written(run)
+            assert await joined(hub, run.id, 1) == written(run, 1)
+        await log.aclose()
+
+
+async def test_while_redis_is_away_readers_follow_the_archive_and_then_go_on_live(
+    database: Database,
+) -> None:
+    with private_valkey() as valkey:
+        house = House(database, valkey.url, "p:")
+        log = LogConnection(valkey.url, prefix="p:")
+        run = await a_run(database, log)
+        async with house.hub(check_interval_s=0.05) as hub:
+            follower = await hub.follow(run.id, 0, "end")
+            await run.say("a")
+            assert (await follower.next()).frames == written(run)
+            await run.archive()
+            valkey.kill()
+            await told_to_the_archive_only(run)
+            late = await hub.follow(run.id, 0, "end")
+            assert await next_of(follower) == written(run, 1)
+            assert await next_of(late) == written(run)
+            valkey.start()
+            await until(lambda: hub.healthy)
+            await opened_again(log, run)
+            await run.say("c")
+            assert await next_of(follower) == written(run, 2)
+            await run.finish()
+            assert await drained(late) == written(run, 2)
+        await log.aclose()
+
+
+async def opened_again(log: LogConnection, run: FakeRun) -> None:
+    """The first try may find out that the old connection is dead."""
+    with suppress(Unavailable):
+        await log.open(run.id, run.row.epoch, run.top, again=True)
+    await log.connect()
+    await log.open(run.id, run.row.epoch, run.top, again=True)
+
+
+async def told_to_the_archive_only(run: FakeRun) -> None:
+    run.number([Event("custom", {"data": "b"})])
+    await run.archive()
+
+
+async def next_of(follower: Follower) -> bytes:
+    async with asyncio.timeout(20):
+        return (await follower.next()).frames
+
+
+async def test_a_reader_behind_the_ring_pages_through_the_log(house: House, run: FakeRun) -> None:
+    async with house.hub(ring_bytes_max=500) as hub:
+        follower = await hub.follow(run.id, 0, "end")
+        for number in range(300):
+            await run.say(f"{number}")
+        await run.archive()
+        await run.finish()
+        assert await drained(follower) == written(run)
+    assert house.count("ring_bytes") <= 1000
+
+
+async def test_all_rings_together_are_bounded(
+    house: House, database: Database, log: LogConnection
+) -> None:
+    many = [await a_run(database, log) for _ in range(5)]
+    async with house.hub(rings_bytes_max=2000) as hub:
+        followers = [await hub.follow(run.id, 0, "end") for run in many]
+        for _ in range(10):
+            for run in many:
+                await run.say("x" * 100)
+                assert house.count("ring_bytes") <= 2000
+        for run, follower in zip(many, followers, strict=True):
+            await run.finish()
+            assert await drained(follower) == written(run)
+
+
+async def test_many_readers_of_one_page_cause_one_read(house: House, run: FakeRun) -> None:
+    await run.say("a")
+    await run.finish()
+    async with house.hub() as hub:
+        followers = await asyncio.gather(*(hub.follow(run.id, 0, "end") for _ in range(50)))
+        assert set(await asyncio.gather(*map(drained, followers))) == {written(run)}
+    assert house.count("fill_total", source="redis") <= 5
+
+
+async def test_a_lost_tail_jumps_and_no_number_has_two_contents(
+    house: House, run: FakeRun, database: Database, log: LogConnection
+) -> None:
+    """Redis loses what was not archived; the next owner goes on above all that was reserved."""
+    await run.say("kept")
+    await run.archive()
+    async with house.hub() as hub:
+        saw_it = await hub.follow(run.id, 0, "end")
+        await run.say("lost")
+        seen = await next_of(saw_it)
+        bus = Bus(house.redis_url, prefix=house.prefix)
+        for key in await bus.call("KEYS", f"{house.prefix}run:*"):
+            await bus.call("DEL", key)
+        await bus.aclose()
+        after = await taken_over(run, database, log)
+        late = await joined(hub, run.id)
+        seen += await drained(saw_it)
+    numbers = [int(n) for n in re.findall(rb"^id: (\d+)$", seen, re.M)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[:2] == [1, 2]
+    assert numbers[2] > 1000
+    assert late == run.told[0].frames + written(after)
+
+
+async def taken_over(run: FakeRun, database: Database, log: LogConnection) -> FakeRun:
+    """As after the death of its runner."""
+    async with database.begin() as connection:
+        assert await runs.requeue(
+            connection, run.id, run.row.epoch, last_sequence=1, reason="failover"
+        )
+        await connection.rows("UPDATE runs SET sequence_reserved = 1000 WHERE id = $1", run.id)
+    async with database.begin() as connection:
+        runner_id = await rows.runner(connection)
+        [claimed] = await runs.claim(connection, runner_id, [rows.GRAPH], 1, 1000, log.identity)
+    opened = await open_log(database, log, claimed, 1000)
+    after = FakeRun(database, log, claimed, opened.top)
+    jump = opened.next_sequence - opened.top - 1
+    resumed = Event("run_resumed", {"reason": "failover", "discard": []})
+    await after.publish(after.number([resumed], jump))
+    await after.finish()
+    return after
+
+
+async def test_topics_are_released_after_a_while_and_kept_for_who_comes_back(
+    house: House, run: FakeRun
+) -> None:
+    async with house.hub(linger_s=0.05) as hub:
+        (await hub.follow(run.id, 0, "end")).close()
+        again = await hub.follow(run.id, 0, "end")
+        await asyncio.sleep(0.1)
+        assert house.count("topics") == 1
+        again.close()
+        again.close()
+        await until(lambda: house.count("topics") == 0)
+
+
+async def test_history_that_went_away_is_refused(house: House, run: FakeRun) -> None:
+    await run.say("a")
+    await run.say("b")
+    await run.finish()
+    async with house.db.connect() as connection:
+        await connection.rows(
+            "DELETE FROM run_events WHERE run_id = $1 AND last_sequence = 1", run.id
+        )
+    bus = Bus(house.redis_url, prefix=house.prefix)
+    await bus.call("DEL", *await bus.call("KEYS", f"{house.prefix}run:*"))
+    await bus.aclose()
+    async with house.hub() as hub:
+        follower = await hub.follow(run.id, 0, "end")
+        with pytest.raises(Refused, match="HISTORY_EXPIRED"):
+            await follower.prime()
+        assert await joined(hub, run.id, 1) == written(run, 1)
+
+
+async def test_readers_of_a_deleted_run_do_not_wait_for_ever(house: House, run: FakeRun) -> None:
+    async with house.hub(check_interval_s=0.02) as hub:
+        follower = await hub.follow(run.id, 0, "end")
+        reading = asyncio.create_task(follower.next())
+        async with house.db.begin() as connection:
+            await conversations.delete(connection, run.row.conversation_id, rows.USER)
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            await reading
+
+
+async def test_a_reader_that_leaves_cancels_no_read_of_others(house: House, run: FakeRun) -> None:
+    await run.say("a")
+    async with house.hub() as hub:
+        leaving, staying = [await hub.follow(run.id, 0, "end") for _ in range(2)]
+        left = asyncio.create_task(leaving.next())
+        stayed = asyncio.create_task(staying.next())
+        await asyncio.sleep(0)
+        left.cancel()
+        assert (await stayed).frames == written(run)
