@@ -85,7 +85,7 @@ async def _paced(order: Order) -> AsyncIterator[int]:
 
 
 def _token(number: int) -> str:
-    return f"token{number:05d} "
+    return f"word{number:05d} "
 
 
 graph: StateGraph[MessagesState, None, MessagesState, MessagesState] = StateGraph(MessagesState)
