@@ -190,9 +190,9 @@ class _Life:
             await asyncio.wait({stopping, lost}, return_when="FIRST_COMPLETED")
             if not self._over.is_set():
                 await self._drain()
-            await self._lease.stop()
             for task in [*tasks, stopping, lost]:
                 task.cancel()
+        await self._lease.stop()  # the last use of the database under this id
 
     async def _drain(self) -> None:
         """Hand every run over, tell what is left to tell, then leave."""

@@ -28,12 +28,14 @@ from common.db.engine import Database
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
+from common.ids import stable_id
 from common.masking import Masker
 from common.runs import CancelReason
 from common.settings import RunnerSettings
 from runner import durable
 from runner.checkpointer import FencedSaver, Pool
 from runner.durable import Durable
+from runner.history import Shown
 from runner.inputs import graph_input
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
@@ -42,7 +44,7 @@ from runner.questions import Questions
 from runner.registry import Graph, Registry
 from runner.steps import Steps, run_config
 from runner.storing import Storing
-from runner.translate import StreamedMessage, Translator
+from runner.translate import Translator
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +78,7 @@ class Execution:
         self._stop: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         self._decided = asyncio.Event()
         self._config = self._new_config(Steps())
-        self._shown: dict[str, StreamedMessage] = {}
+        self._shown = Shown()
         self._outlet: Outlet
         self._graph: Graph
         self._storing: Storing
@@ -129,7 +131,7 @@ class Execution:
         self._graph = await kit.registry.graph(run.graph, saver, self._config)
         discard = [] if run.resume_reason is None else (await self._durable()).unfinished
         self._outlet = await open_outlet(kit, run, discard, on_lost=self.lose)
-        self._storing = Storing(kit, run, self._outlet, self._shown, self._durable)
+        self._storing = Storing(kit, run, self._graph, self._outlet, self._shown, self._durable)
 
     async def _durable(self) -> Durable:
         snapshot = await self._graph.aget_state(self._config, subgraphs=True)
@@ -194,6 +196,10 @@ class Execution:
         streamed = False
         while True:
             state = await self._durable()
+            if not streamed:
+                self._shown.earlier = {
+                    stable_id("msg", self.claimed.id, i) for i in state.message_ids
+                }
             answers = await self._answers(state)
             if (outcome := _outcome(state, answers, streamed=streamed)) is not None:
                 return outcome
@@ -247,7 +253,7 @@ class Execution:
                 await self._outlet.room()
         finally:
             self._outlet.emit(translator.close())
-            self._shown.update(translator.messages)
+            self._shown.streamed.update(translator.messages)
 
     def _new_config(self, steps: Steps) -> RunnableConfig:
         run = self.claimed

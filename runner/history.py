@@ -5,6 +5,7 @@ watched and one that reads the history later agree.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -17,18 +18,35 @@ from runner.translate import StreamedMessage
 _CONTENT_BYTES_MAX = 256 << 10
 
 
+@dataclass(slots=True)
+class Shown:
+    """What clients have of a run's messages, by message id.
+
+    `streamed` in this take-up, in the order of first sight; `earlier`: the thread had them before.
+    """
+
+    streamed: dict[str, StreamedMessage] = field(default_factory=dict)
+    earlier: set[str] = field(default_factory=set)
+
+    def missing(self, messages: Iterable[NewMessage]) -> list[NewMessage]:
+        """Answers that nobody was shown: returned by a node in a form LangGraph does not stream."""
+        return [
+            message
+            for message in messages
+            if message.role == "assistant"
+            and message.id not in self.streamed
+            and message.id not in self.earlier
+        ]
+
+
 def of_run(
-    run_id: str,
-    user_message_id: str,
-    values: Any,
-    streamed: Mapping[str, StreamedMessage],
-    masker: Masker,
+    run_id: str, user_message_id: str, values: Any, shown: Shown, masker: Masker
 ) -> list[NewMessage]:
-    """In the order in which they arose. `streamed`: by message id, in the order of first sight."""
+    """In the order in which they arose."""
     durable = {m.id: m for m in _durable(run_id, user_message_id, values, masker)}
     ordered: dict[str, NewMessage] = {}
     rest = iter(durable.values())
-    for message in streamed.values():
+    for message in shown.streamed.values():
         if message.id in durable:
             _take_until(message.id, rest, ordered)
         elif message.text:

@@ -1,6 +1,9 @@
 """Turns what a graph's `interrupt()` asked into rows of `interrupts` (contract §8)."""
 
 from datetime import datetime, timedelta
+from typing import Any
+
+from langgraph.types import Interrupt as Native
 
 from common import hitl
 from common.db.interrupts import Interrupt, NewInterrupt
@@ -8,7 +11,8 @@ from common.db.runs import ClaimedRun
 from common.ids import stable_id
 from common.masking import Masker
 from runner.durable import Durable
-from runner.registry import Registry
+from runner.registry import Graph, Registry
+from runner.toolschemas import tool_schemas
 
 
 class Questions:
@@ -17,7 +21,12 @@ class Questions:
         self._masker = masker
 
     def new(
-        self, run: ClaimedRun, state: Durable, known: list[Interrupt], now: datetime
+        self,
+        run: ClaimedRun,
+        graph: Graph,
+        state: Durable,
+        known: list[Interrupt],
+        now: datetime,
     ) -> list[NewInterrupt]:
         """The questions that are pending in the durable state and have no open row yet.
 
@@ -27,31 +36,41 @@ class Questions:
         for native_id, native in state.pending.items():
             earlier = [row for row in known if row.native_id == native_id]
             if not any(_open(row) for row in earlier):
-                rows.append(self._row(run, native_id, len(earlier), native.value, now))
+                question = self._question(run, graph, native)
+                rows.append(_row(run, native_id, len(earlier), question, now))
         return rows
 
-    def _row(
-        self, run: ClaimedRun, native_id: str, asked: int, value: object, now: datetime
-    ) -> NewInterrupt:
-        spec = self._registry.spec(run.graph)
-        question = hitl.question(value, spec, self._masker)
-        expires_in_s = question.expires_in_s
-        return NewInterrupt(
-            id=stable_id("int", run.id, native_id, str(asked)),
-            native_id=native_id,
-            asked=asked,
-            type=question.type,
-            format=question.format,
-            payload=question.payload,
-            allowed_decisions=question.allowed_decisions,
-            actions=question.actions,
-            on_reject=question.on_reject,
-            on_expire=question.on_expire,
-            required_permission=question.required_permission,
-            expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
-            resource=question.resource,
-            answer_schema=question.answer_schema,
+    def _question(self, run: ClaimedRun, graph: Graph, native: Native[Any]) -> hitl.Question:
+        schema = native.response_schema
+        return hitl.question(
+            native.value,
+            self._registry.spec(run.graph),
+            self._masker,
+            schemas=tool_schemas(graph),
+            response_schema=schema if isinstance(schema, dict) else None,
         )
+
+
+def _row(
+    run: ClaimedRun, native_id: str, asked: int, question: hitl.Question, now: datetime
+) -> NewInterrupt:
+    expires_in_s = question.expires_in_s
+    return NewInterrupt(
+        id=stable_id("int", run.id, native_id, str(asked)),
+        native_id=native_id,
+        asked=asked,
+        type=question.type,
+        format=question.format,
+        payload=question.payload,
+        allowed_decisions=question.allowed_decisions,
+        actions=question.actions,
+        on_reject=question.on_reject,
+        on_expire=question.on_expire,
+        required_permission=question.required_permission,
+        expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+        resource=question.resource,
+        answer_schema=question.answer_schema,
+    )
 
 
 def _open(row: Interrupt) -> bool:

@@ -1,6 +1,6 @@
 """Stores the outcome of an execution, then tells it: one transaction, fenced and archived (I2)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ from common.ownership import resolved_event
 from common.runs import Status
 from runner import history
 from runner.durable import Durable
+from runner.history import Shown
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.publisher import Change, Declined, Outlet
+from runner.registry import Graph
 from runner.telling import interrupt_event
-from runner.translate import StreamedMessage
 
 if TYPE_CHECKING:
     from runner.execution import Kit
@@ -34,12 +35,14 @@ class Storing:
         self,
         kit: "Kit",
         run: ClaimedRun,
+        graph: Graph,
         outlet: Outlet,
-        shown: Mapping[str, StreamedMessage],
+        shown: Shown,
         read_state: Callable[[], Awaitable[Durable]],
     ) -> None:
         self._kit = kit
         self._run = run
+        self._graph = graph
         self._outlet = outlet
         self._shown = shown
         self._read_state = read_state
@@ -91,7 +94,13 @@ class Storing:
         fields = {"messageId": message_id, "output": output}
         event = Event("done", {name: value for name, value in fields.items() if value is not None})
         change = self._end("completed", stored, message_id=message_id, output=output)
-        return await self._outlet.settle([event], change, leaves=True)
+        return await self._outlet.settle([*self._unshown(stored), event], change, leaves=True)
+
+    def _unshown(self, stored: list[NewMessage]) -> list[Event]:
+        return [
+            Event("text_delta", {"messageId": message.id, "delta": message.content})
+            for message in self._shown.missing(stored)
+        ]
 
     async def _fail(self, failed: Failed) -> bool:
         error = {"code": failed.code, "message": failed.message}
@@ -114,7 +123,7 @@ class Storing:
         async with self._kit.db.connect() as conn:
             known = await interrupts.of_run(conn, self._run.id)
             now = await interrupts.now(conn)
-        rows = self._kit.questions.new(self._run, state, known, now)
+        rows = self._kit.questions.new(self._run, self._graph, state, known, now)
         events = [interrupt_event(row) for row in rows] or [_paused("pending_interrupts", state)]
         return await self._pause(state, events, rows)
 
@@ -135,7 +144,7 @@ class Storing:
             ):
                 raise Declined
 
-        return await self._outlet.settle(events, change, leaves=True)
+        return await self._outlet.settle([*self._unshown(stored), *events], change, leaves=True)
 
     def _requeue(self, reason: Any) -> Change:
         run = self._run

@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,10 @@ def numbers(batch: Batch) -> list[int]:
     return [json.loads(f.split(b"\ndata: ")[1])["data"] for f in batch.frames.split(b"\n\n") if f]
 
 
+def has_sent(writer: RunWriter, last: int) -> bool:
+    return writer.sent == last
+
+
 def custom(*data: int) -> list[Event]:
     return [Event("custom", {"data": n}) for n in data]
 
@@ -149,7 +154,7 @@ async def test_a_log_that_redis_forgot_is_opened_again_without_a_hole(world: Wor
     writer = outlet.writer
     for first in range(0, 40, 5):
         outlet.emit(custom(*range(first, first + 5)))
-        await until(lambda last=first + 5: writer.sent == last)
+        await until(partial(has_sent, writer, first + 5))
         await world.forget(run)
     outlet.emit(custom(40))
     await until(lambda: writer.sent == 41)

@@ -1,0 +1,273 @@
+"""A whole runner in this process: claims, executes, stores, and what stops it in between."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from common.db import archive, interrupts, messages, runners, runs
+from common.db.engine import Database
+from common.db.interrupts import Interrupt
+from common.db.runs import Run
+from common.settings import RunnerSettings
+from runner.app import serve
+from tests.acceptance.conftest import GRAPHS
+from tests.support import rows
+from tests.support.until import until
+
+Json = dict[str, Any]
+
+
+@dataclass
+class World:
+    db: Database
+    settings: RunnerSettings
+
+    async def start(self, graph: str, content: str = "{}", **fields: Any) -> str:
+        given = {"content": content, **fields}
+        async with self.db.begin() as conn:
+            run = await rows.queued_run(conn, graph=graph, input=given, content=content)
+        return run.id
+
+    async def find(self, run_id: str) -> Run:
+        async with self.db.connect() as conn:
+            run = await runs.find(conn, run_id)
+        assert run is not None
+        return run
+
+    async def until_status(self, run_id: str, *statuses: str) -> Run:
+        async def reached() -> bool:
+            return (await self.find(run_id)).status in statuses
+
+        await until(reached, within_s=30)
+        return await self.find(run_id)
+
+    async def events(self, run_id: str) -> list[Json]:
+        async with self.db.connect() as conn:
+            batches = await archive.read(conn, run_id, 0, 10_000)
+        frames = [f for batch in batches for f in batch.frames.split(b"\n\n") if f]
+        return [json.loads(f.split(b"\ndata: ")[1]) for f in frames]
+
+    async def interrupts(self, run_id: str) -> list[Interrupt]:
+        async with self.db.connect() as conn:
+            return await interrupts.of_run(conn, run_id)
+
+    async def decide(self, run_id: str, interrupt: Interrupt, value: Any) -> None:
+        """What a gateway does, without telling: stored, and the run queued if it waits."""
+        async with self.db.begin() as conn:
+            run = await runs.lock(conn, run_id)
+            assert run is not None
+            assert await interrupts.decide(
+                conn, interrupt.id, decision="approve", answer={"value": value}, by="ada"
+            )
+            if run.status == "interrupted":
+                await runs.queue_unheld(
+                    conn, run_id, run.epoch, "decision", run.last_sequence, None
+                )
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[World]:
+    settings = RunnerSettings(
+        DATABASE_URL=database_url,
+        REDIS_URL=redis_url,
+        redis_prefix=redis_prefix,
+        graphs=GRAPHS,
+        claim_poll_s=0.05,
+        archive_interval_s=0.1,
+        drain_timeout_s=3,
+    )
+    db = Database(database_url, application_name="test", pool_size=3)
+    yield World(db, settings)
+    await db.aclose()
+
+
+class Serving:
+    """A runner as a task; `stop` drains it."""
+
+    def __init__(self, settings: RunnerSettings) -> None:
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(serve(settings, self._stop))
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await self._task
+
+
+@pytest.fixture
+async def runner(world: World) -> AsyncIterator[Serving]:
+    serving = Serving(world.settings)
+    yield serving
+    await serving.stop()
+
+
+def types(events: list[Json]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+async def test_a_run_is_claimed_executed_stored_and_told(world: World, runner: Serving) -> None:
+    run_id = await world.start("events", '{"events": 7}')
+    run = await world.until_status(run_id, "completed")
+    events = await world.events(run_id)
+    assert [e["data"]["n"] for e in events if e["type"] == "custom"] == list(range(7))
+    assert types(events)[0] == "run_started"
+    assert types(events)[-1] == "done"
+    assert [e["sequence"] for e in events] == list(range(1, len(events) + 1))
+    assert run.last_sequence == run.sequence_reserved == len(events)
+    assert run.runner_id is None
+
+
+async def test_messages_are_stored_with_the_end_of_the_run(world: World, runner: Serving) -> None:
+    run_id = await world.start("agent", "weather?")
+    run = await world.until_status(run_id, "completed")
+    async with world.db.connect() as conn:
+        stored, _ = await messages.list_page(conn, run.conversation_id, None, 50)
+    assert [m.role for m in stored] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert run.message_id == stored[-1].id
+
+
+async def test_a_question_waits_and_its_answer_continues_the_run(
+    world: World, runner: Serving
+) -> None:
+    run_id = await world.start("ask")
+    await world.until_status(run_id, "interrupted")
+    [question] = await world.interrupts(run_id)
+    assert types(await world.events(run_id))[-1] == "interrupt"
+    await world.decide(run_id, question, {"a": False})
+    run = await world.until_status(run_id, "completed")
+    assert run.output["said"] == [{"one": {"a": False}}]
+    [question] = await world.interrupts(run_id)
+    assert question.taken
+    assert question.told
+    events = await world.events(run_id)
+    assert types(events).count("interrupt_resolved") == 1
+    resumed = next(e for e in events if e["type"] == "run_resumed")
+    assert resumed["reason"] == "decision"
+    assert len(resumed["discard"]) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_two_questions_answered_one_after_the_other(
+    world: World, runner: Serving, first: int
+) -> None:
+    run_id = await world.start("ask_both")
+    await world.until_status(run_id, "interrupted")
+    both = await world.interrupts(run_id)
+    await world.decide(run_id, both[first], "first")
+
+    async def taken() -> bool:
+        row = (await world.interrupts(run_id))[first]
+        return row.taken and (await world.find(run_id)).status == "interrupted"
+
+    await until(taken, within_s=20)
+    events = await world.events(run_id)
+    assert types(events).count("interrupt") == 2
+    assert types(events)[-1] == "run_paused"
+    await world.decide(run_id, both[1 - first], "second")
+    run = await world.until_status(run_id, "completed")
+    said = {name: value for entry in run.output["said"] for name, value in entry.items()}
+    assert sorted(said.values()) == ["first", "second"]
+
+
+async def test_a_breakpoint_pauses_and_none_continues(world: World, runner: Serving) -> None:
+    run_id = await world.start("breakpoints", "go", interruptBefore=["second"])
+    run = await world.until_status(run_id, "interrupted")
+    assert run.next == ["second"]
+    async with world.db.begin() as conn:
+        locked = await runs.lock(conn, run_id)
+        assert locked is not None
+        await runs.queue_unheld(conn, run_id, locked.epoch, "continue", locked.last_sequence, None)
+    run = await world.until_status(run_id, "completed")
+
+
+async def test_a_cancel_request_stops_a_running_graph(world: World, runner: Serving) -> None:
+    run_id = await world.start("events", '{"events": 10000, "pause_s": 0.01}')
+    await until(lambda: _has_events(world, run_id), within_s=20)
+    async with world.db.connect() as conn:
+        await runs.request_cancel(conn, run_id, "user")
+    run = await world.until_status(run_id, "cancelled")
+    events = await world.events(run_id)
+    assert events[-1]["type"] == "cancelled"
+    assert run.last_sequence == len(events)
+
+
+async def test_a_graph_that_raises_fails_with_a_message_for_people(
+    world: World, runner: Serving
+) -> None:
+    run_id = await world.start("raises")
+    run = await world.until_status(run_id, "failed")
+    assert run.error == {"code": "GRAPH_ERROR", "message": "The agent failed (RuntimeError)."}
+    assert (await world.events(run_id))[-1]["type"] == "error"
+
+
+async def test_a_drain_hands_runs_over_and_another_runner_ends_them(world: World) -> None:
+    first = Serving(world.settings)
+    run_id = await world.start("nested", '{"events": 60, "pause_s": 0.02}')
+    await until(lambda: _has_events(world, run_id), within_s=20)
+    await first.stop()
+    run = await world.find(run_id)
+    assert run.status in ("queued", "completed")
+    assert run.attempts == 0
+    second = Serving(world.settings)
+    await world.until_status(run_id, "completed")
+    await second.stop()
+    events = await world.events(run_id)
+    assert [e["sequence"] for e in events] == list(range(1, len(events) + 1))
+    assert folded(events) == list(range(60))
+
+
+async def test_a_lost_claim_is_given_back_and_executed(world: World) -> None:
+    """The answer to a claim was lost: the run is held, but by nobody who executes it."""
+    serving = Serving(world.settings)
+    await until(lambda: _has_runner(world), within_s=20)
+    async with world.db.connect() as conn:
+        [alive] = await runners.list_all(conn)
+    async with world.db.begin() as conn:
+        run = await rows.queued_run(conn, graph="events", input={"content": "{}"})
+        await runs.claim(conn, alive.id, ["events"], 1, 100, None)
+    await world.until_status(run.id, "completed")
+    await serving.stop()
+    assert (await world.find(run.id)).epoch == 2
+
+
+async def test_a_run_that_killed_its_runners_too_often_fails(world: World) -> None:
+    run_id = await world.start("events")
+    async with world.db.connect() as conn:
+        await conn.rows("UPDATE runs SET attempts = 3 WHERE id = $1", run_id)
+    serving = Serving(world.settings)
+    run = await world.until_status(run_id, "failed")
+    await serving.stop()
+    assert run.error is not None
+    assert run.error["code"] == "RUNNER_LOST"
+
+
+async def test_a_run_that_takes_too_long_fails_as_timed_out(world: World) -> None:
+    settings = world.settings.model_copy(update={"run_timeout_s": 0.5})
+    serving = Serving(settings)
+    run_id = await world.start("events", '{"events": 10000, "pause_s": 0.01}')
+    run = await world.until_status(run_id, "failed")
+    await serving.stop()
+    assert run.error is not None
+    assert run.error["code"] == "RUN_TIMEOUT"
+
+
+async def _has_events(world: World, run_id: str) -> bool:
+    return len(await world.events(run_id)) > 3
+
+
+async def _has_runner(world: World) -> bool:
+    async with world.db.connect() as conn:
+        return bool(await runners.list_all(conn))
+
+
+def folded(events: list[Json]) -> list[int]:
+    """What a client shows that drops what `discard` lists."""
+    shown: list[Json] = []
+    for event in events:
+        if event["type"] == "run_resumed":
+            shown = [e for e in shown if e.get("stepId") not in event["discard"]]
+        shown.append(event)
+    return [e["data"]["n"] for e in shown if e["type"] == "custom" and "n" in e["data"]]

@@ -1,0 +1,1 @@
+"""Graphs that acceptance and fault tests run: a plain LangGraph project."""

@@ -1,0 +1,106 @@
+"""Small graphs: events at a pace, branches, subgraphs, questions, failures."""
+
+import asyncio
+import json
+import operator
+import time
+from typing import Annotated, Any, TypedDict
+
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+
+class Text(TypedDict, total=False):
+    input: Any
+    said: Annotated[list[Any], operator.add]
+
+
+def _asked(state: Text) -> dict[str, Any]:
+    given = state.get("input") or {}
+    return json.loads(given) if isinstance(given, str) else given
+
+
+async def _emit(state: Text) -> Text:
+    asked = _asked(state)
+    write = get_stream_writer()
+    for n in range(asked.get("events", 10)):
+        write({"n": n, "text": "数" * (n % 3)})
+        if pause_s := asked.get("pause_s", 0):
+            await asyncio.sleep(pause_s)
+    return {"said": [asked.get("events", 10)]}
+
+
+events = StateGraph(Text).add_node("emit", _emit).add_edge(START, "emit").compile()
+
+
+def _left(state: Text) -> Text:
+    return {"said": ["left"]}
+
+
+async def _right(state: Text) -> Text:
+    await asyncio.sleep(0.05)
+    return {"said": ["right"]}
+
+
+parallel_builder = StateGraph(Text)
+parallel_builder.add_node("left", _left)
+parallel_builder.add_node("right", _right)
+parallel_builder.add_node("join", lambda state: {"said": ["join"]})
+parallel_builder.add_edge(START, "left")
+parallel_builder.add_edge(START, "right")
+parallel_builder.add_edge(["left", "right"], "join")
+
+
+async def make_nested() -> Any:
+    """An async factory of a graph with a subgraph in it."""
+    inner = StateGraph(Text)
+    inner.add_node("inside", _emit)
+    inner.add_edge(START, "inside")
+    outer = StateGraph(Text)
+    outer.add_node("child", inner.compile())
+    outer.add_node("after", lambda state: {"said": ["after"]})
+    outer.add_edge(START, "child")
+    outer.add_edge("child", "after")
+    return outer
+
+
+def _question(name: str) -> Any:
+    def ask_one(state: Text) -> Text:
+        get_stream_writer()({"asking": name})
+        answer = interrupt({"question": name})
+        return {"said": [{name: answer}]}
+
+    return ask_one
+
+
+ask = StateGraph(Text).add_node("ask", _question("one")).add_edge(START, "ask").compile()
+
+_both = StateGraph(Text)
+for _name in ("one", "two"):
+    _both.add_node(_name, _question(_name))
+    _both.add_edge(START, _name)
+ask_both = _both.compile()
+
+
+def _raise(state: Text) -> Text:
+    raise RuntimeError("postgresql://someone:hunter2@db/secret is not reachable")
+
+
+raises = StateGraph(Text).add_node("raise", _raise).add_edge(START, "raise").compile()
+
+
+def _block(state: Text) -> Text:
+    time.sleep(_asked(state).get("block_s", 3))
+    return {"said": ["blocked"]}
+
+
+blocks = StateGraph(Text).add_node("block", _block).add_edge(START, "block").compile()
+
+_steps = StateGraph(MessagesState)
+_steps.add_node("first", lambda state: {"messages": [("ai", "first")]})
+_steps.add_node("second", lambda state: {"messages": [("ai", "second")]})
+_steps.add_edge(START, "first")
+_steps.add_edge("first", "second")
+_steps.add_edge("second", END)
+breakpoints = _steps.compile()
