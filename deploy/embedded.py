@@ -22,6 +22,7 @@ from deploy.state import LOOPBACK, StateFolder
 from deploy.unprivileged import Account, can_reach, server_account, shared_folder, stage
 
 USER = "steadyrun"
+LABEL = "steadyrun.label"
 LOST_ON_CRASH = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -86,6 +87,16 @@ class PostgresServer:
         except OSError:
             return False
         return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+    @property
+    def label(self) -> str:
+        """What `put_label` wrote; it lives and dies with the cluster."""
+        file = self._data / LABEL
+        return file.read_text() if file.exists() else ""
+
+    def put_label(self, text: str) -> None:
+        (self._data / LABEL).write_text(text)
+        (self._data / LABEL).chmod(0o644)  # Postgres looks at all its files after a crash
 
     def _initialise(self) -> None:
         """Make the cluster under another name first: it appears whole or not at all."""

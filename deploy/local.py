@@ -4,12 +4,15 @@ Servers, migrations, gateways and runners, nginx, in this order; stopped the oth
 Killing this process leaves nothing running, and nothing that was acknowledged is lost.
 """
 
+import hashlib
 import os
 import resource
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -85,10 +88,19 @@ class System:
     def start(self, supervisor: Supervisor) -> None:
         """In order; raises what `Supervisor.start` raises."""
         supervisor.start(server.child() for server in (self._redis, self._postgres) if server)
-        supervisor.run_once("migrate", self._command("migrate", "migrate"))
+        self._migrate(supervisor)
         supervisor.start([*self._gateways(), *self._runner_children()])
         if self._nginx:
             supervisor.start([self._nginx.child()])
+
+    def _migrate(self, supervisor: Supervisor) -> None:
+        """A second and more is saved where our own cluster is known to have this schema."""
+        wanted = schema_fingerprint()
+        if self._postgres and self._postgres.label == wanted:
+            return
+        supervisor.run_once("migrate", self._command("migrate", "migrate"))
+        if self._postgres:
+            self._postgres.put_label(wanted)
 
     def note(self, processes: Sequence[Process]) -> None:
         self.topology = replace(self.topology, processes=processes)
@@ -170,6 +182,15 @@ def _given(name: str) -> str:
     )
 
 
+def schema_fingerprint() -> str:
+    """Changes with every migration of ours and every version of LangGraph's tables."""
+    scripts = sorted((Path(str(files("common"))) / "db" / "migrations").rglob("*.py"))
+    digest = hashlib.sha256(version("langgraph-checkpoint-postgres").encode())
+    for script in scripts:
+        digest.update(script.read_bytes())
+    return digest.hexdigest()
+
+
 def _patience_s(setting: str, default_s: float) -> float:
     """Some seconds more than a process may take to drain."""
     try:
@@ -195,10 +216,12 @@ def _allow_many_open_files() -> None:
 
 
 def _welcome(topology: Topology, state: StateFolder) -> str:
+    program = "steadyrun" if shutil.which("steadyrun") else ".venv/bin/steadyrun"
+    place = "" if state.path == Path(".steadyrun").absolute() else f"--state {state.path} "
     return "\n".join(
         [
             f"Steadyrun runs at {topology.url}",
-            f'  ask it      steadyrun chat --url {topology.url} "Restart the checkout service"',
+            f'  ask it      {program} chat {place}"Look at the recent errors of payment-api"',
             f"  processes   {state.topology}",
             f"  logs        {state.logs}",
             "  stop        Ctrl-C",
