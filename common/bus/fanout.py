@@ -13,7 +13,7 @@ cheaper than by redis-py's pub/sub. That takes two private names of redis-py, pi
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -122,13 +122,10 @@ class Subscriptions:
 
     def _failed(self, error: Exception) -> None:
         """An expected failure is named; any other one is a mistake (of a callback) and is shown."""
-        cause = _first(error)
-        expected = isinstance(cause, (RedisError, OSError, EOFError, hiredis.HiredisError))
+        expected = isinstance(error, (RedisError, OSError, EOFError, hiredis.HiredisError))
         self.reconnects += 1
-        self.last_error = _described(cause)
-        self._log.warning(
-            "subscriptions lost: %s", self.last_error, exc_info=not expected and cause
-        )
+        self.last_error = _described(error)
+        self._log.warning("subscriptions lost: %s", self.last_error, exc_info=not expected)
 
     async def _one_connection(self) -> None:
         connection = owned_connection(self._url, self._timeout_s)
@@ -137,15 +134,22 @@ class Subscriptions:
                 await connection.connect()  # type: ignore[no-untyped-call]
             reader, self._writer = connection._reader, connection._writer
             assert reader is not None
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(reader))
-                group.create_task(self._subscribe_all())
-                group.create_task(self._watch())
+            await _until_one_fails(self._read(reader), self._ask_and_watch())
         finally:
             self._writer, self._seen_at, self._missed = None, None, 0
             self._probing.clear()
             await connection.disconnect(nowait=True)
             await asyncio.sleep(0)  # the transport says goodbye in the next turn of the loop
+
+    async def _ask_and_watch(self) -> None:
+        """Raises when probes, published by another connection, do not come back on this one."""
+        await self._subscribe_all()
+        async with asyncio.timeout(self._timeout_s):
+            await self._probing.wait()
+        while self._missed < _MISSED_MAX:
+            await self._publish_probe()
+            await asyncio.sleep(self._interval_s)
+        raise ConnectionError("probes do not come back")
 
     async def _subscribe_all(self) -> None:
         """The probe and all that is wanted; what is unsubscribed meanwhile is left out."""
@@ -155,15 +159,6 @@ class Subscriptions:
                 self._send("SUBSCRIBE", still)
             if self._writer is not None:
                 await self._writer.drain()
-
-    async def _watch(self) -> None:
-        """Raises when probes, published by another connection, do not come back on this one."""
-        async with asyncio.timeout(self._timeout_s):
-            await self._probing.wait()
-        while self._missed < _MISSED_MAX:
-            await self._publish_probe()
-            await asyncio.sleep(self._interval_s)
-        raise ConnectionError("probes do not come back")
 
     async def _publish_probe(self) -> None:
         """Counted as missed until it is seen. One that could not be published proves nothing."""
@@ -209,6 +204,21 @@ class Subscriptions:
             self._writer.write(packed(command, *channels))
 
 
+async def _until_one_fails(*forever: Coroutine[Any, Any, None]) -> None:
+    """Raises the failure. Not a TaskGroup: before Python 3.13 a failure in one can swallow a
+    cancellation that comes with it, and `run` would go on for ever."""
+    tasks = [asyncio.create_task(each) for each in forever]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -219,14 +229,7 @@ def _chunks(channels: list[bytes]) -> Iterator[list[bytes]]:
         yield channels[start : start + _CHANNELS_A_COMMAND]
 
 
-def _first(error: BaseException) -> BaseException:
-    """The first failure of a group of tasks: the others only follow from it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _described(error: BaseException) -> str:
+def _described(error: Exception) -> str:
     """The kind and, of an error reply, its code: never an address or a driver's text (I9)."""
     if isinstance(error, hiredis.ReplyError):
         return f"{type(error).__name__}: {str(error).partition(' ')[0]}"
