@@ -86,18 +86,25 @@ class Steps(BaseCallbackHandler):
         """For each tool call: step and start of every time it began."""
         self.hidden: set[str] = set()
         """Tool calls that the graph's author keeps out of the stream."""
+        self._runs: dict[UUID | None, str] = {}
 
     def on_chain_start(
         self,
         serialized: dict[str, Any],
         inputs: dict[str, Any],
         *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        """A branch or another part of the node may have its name: it runs inside the node's run."""
         step = step_of(metadata)
-        if metadata and step and kwargs.get("name") == metadata.get("langgraph_node"):
+        if not metadata or not step or kwargs.get("name") != metadata.get("langgraph_node"):
+            return
+        if self._runs.get(parent_run_id) != step:
             self.starts[step] += 1
+        self._runs[run_id] = step
 
     def on_chat_model_start(
         self,
