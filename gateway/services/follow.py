@@ -39,6 +39,7 @@ _PAGE_BATCHES_MAX = 400
 _AWAY_S = 1.0  # how long Redis is not asked again, and how often the archive is asked instead
 _CONFIRM_S = 1.0  # a join goes on after this without a confirmation; the later one reads again
 _RETRY_S = 0.2  # after a read for which no server answered
+_READS_AT_ONCE = 4  # of all followers: after a reconnect thousands want to, and pools time out
 
 
 class Channels(Protocol):
@@ -115,9 +116,11 @@ class Follower:
         return self._waiter is not None and not self._waiter.done()
 
     async def prime(self) -> bool:
-        """Read the first page; whether there is one. Refuses with HISTORY_EXPIRED (410)."""
-        if not self._page:
-            await self._look()
+        """Read the first page; whether there is one. Refuses with HISTORY_EXPIRED (410).
+
+        Raises Unavailable: before the response begins that can still be said.
+        """
+        await self._look()
         return bool(self._page)
 
     async def next(self, bytes_max: int = WRITE_BYTES_MAX) -> Portion:
@@ -130,7 +133,10 @@ class Follower:
                 return Portion(b"", "run")
             if self._topic.gone:
                 raise Refused("NOT_FOUND", "the run has been deleted")
-            await self._look_or_wait()
+            try:
+                await self._look_or_wait()
+            except Unavailable:
+                await asyncio.sleep(_RETRY_S * (0.5 + random.random()))
         self._interrupted = False
         return NOTHING
 
@@ -171,11 +177,7 @@ class Follower:
 
     async def _look(self) -> None:
         version = self._topic.version  # noted before: what changes meanwhile is looked at again
-        try:
-            self._page = await self._hub.read(self._topic, self.position, self._page_size)
-        except Unavailable:
-            await asyncio.sleep(_RETRY_S * (0.5 + random.random()))
-            return
+        self._page = await self._hub.read(self._topic, self.position, self._page_size)
         if self._page:
             self._page_size = _page_size(self._page)
         else:
@@ -205,6 +207,7 @@ class Hub:
         self._topics: dict[str, Topic] = {}
         self._ring_bytes = 0
         self._away_until = float("-inf")
+        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
     @property
     def healthy(self) -> bool:
@@ -253,9 +256,10 @@ class Hub:
         return await self._read(Topic(run_id, 0), after, count)
 
     async def _read(self, topic: Topic, after: int, count: int) -> list[Batch]:
-        batches = await self._read_redis(topic, after, count)
-        if batches is None or (batches and batches[0].after > after):
-            batches = await self._read_archive(topic.run_id, after, count, bool(batches))
+        async with self._reading:
+            batches = await self._read_redis(topic, after, count)
+            if batches is None or (batches and batches[0].after > after):
+                batches = await self._read_archive(topic.run_id, after, count, bool(batches))
         for batch in batches:
             topic.note(batch)
         return batches

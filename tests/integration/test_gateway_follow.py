@@ -406,3 +406,14 @@ async def test_a_reader_that_leaves_cancels_no_read_of_others(house: House, run:
         await asyncio.sleep(0)
         left.cancel()
         assert (await stayed).frames == written(run)
+
+
+async def test_a_join_while_both_servers_are_away_says_so() -> None:
+    nowhere = Database("postgresql://a:b@127.0.0.1:1/x", application_name="test", pool_size=1)
+    with private_valkey() as valkey:
+        async with House(nowhere, valkey.url, "p:").hub() as hub:
+            valkey.kill()
+            follower = await hub.follow("run_x", 0, "end")
+            with pytest.raises(Unavailable):
+                await follower.prime()
+    await nowhere.aclose()
