@@ -183,16 +183,17 @@ class _Life:
             self._reaper.run(),
             self._worker.run(),
         ]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_root(loop)) for loop in loops]
-            stopping = group.create_task(self._stop.wait())
-            lost = group.create_task(self._over.wait())
-            await asyncio.wait({stopping, lost}, return_when="FIRST_COMPLETED")
-            if not self._over.is_set():
-                await self._drain()
-            for task in [*tasks, stopping, lost]:
-                task.cancel()
-        await self._lease.stop()  # the last use of the database under this id
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_root(loop)) for loop in loops]
+                ends = [group.create_task(event.wait()) for event in (self._stop, self._over)]
+                await asyncio.wait(ends, return_when="FIRST_COMPLETED")
+                if not self._over.is_set():
+                    await self._drain()
+                for task in [*tasks, *ends]:
+                    task.cancel()
+        finally:
+            await self._lease.stop()  # the last use of the database under this id
 
     async def _drain(self) -> None:
         """Hand every run over, tell what is left to tell, then leave."""
