@@ -7,8 +7,8 @@ Terms
   of the archive, one item of a gateway's ring, byte for byte.
 * **log**: the Redis stream of a run; entry id `<last>-0`. What is archived is trimmed away from its
   front, so the log holds at least what is *not* archived. May be lost at any moment.
-* **head**: a hash beside the log. `epoch` fences, `top` is the last sequence in the log, `base` the
-  archive's top when this log was begun, `closed` is there after a terminal event.
+* **head**: a hash beside the log. `epoch` fences, `top` is the last sequence in the log, `base` is
+  what it began after, `closed` follows a terminal event, `virgin` if the run had no log before.
 * **archive**: the rows in Postgres; the truth. **Buffer**: the owner's batches not yet archived.
 * **owner**: whoever holds (run, epoch): a runner, or a process that acts on a run which no runner
   holds. **Identity**: `run_id` of Redis (INFO server): changed means "may have lost its tail".
@@ -25,13 +25,16 @@ Numbering
 The owner numbers. A new owner goes on at top + 1 if Redis still has the identity that was noted for
 the run and `open` answered OPEN; else above both top and `runs.sequence_reserved`, which is raised
 in blocks *before* numbers are used. A number that a client can have seen never gets other content.
+Identity is noted in the transaction that archives the owner's first batch, not before: otherwise an
+owner that dies in between makes the next one trust a Redis that has lost what was told.
 
 `open`: a new epoch takes the log, or the same one takes it again after a loss (`again`)
 ----------------------------------------------------------------------------------------
 FENCED e     a newer epoch e holds the log.
              Caller: stops, LeaseLost.
 NEW base     there was no log, or it lacks what is archived or what its head speaks of; with `again`
-             also one of an older epoch. An empty one begins at base.
+             also one of an older epoch. An empty one begins at base. Also, to a new owner: such a
+             log was begun and nothing was written since, so what was lost is still unknown.
              Caller: goes on after base; with `again` sends what its buffer has beyond base.
 OPEN top     the log is there.
              Caller: a new owner archives (base, top] from `tail` before its first event; with
@@ -177,8 +180,10 @@ class LogConnection:
     async def open(
         self, run_id: str, epoch: int, base: int, again: bool = False
     ) -> tuple[Answer, int]:
-        """Takes the log for `epoch`; `base` is the archive's top. Raises Unavailable.
+        """Takes the log for `epoch`. Raises Unavailable.
 
+        `base`: what the log must reach to be of use, and where it begins otherwise: the archive's
+        top; with `again` any `after` of the buffer, since from there on it can be sent once more.
         `again`: the same owner after a new connection or LOST, with its lease proved meanwhile.
         """
         keys = self._keys(run_id)

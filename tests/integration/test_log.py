@@ -125,11 +125,21 @@ class TestOpen:
         await bus.call("DEL", log_key(bus.prefix, run_id))
         assert await log.open(run_id, 2, 1) == ("NEW", 1)
 
-    async def test_a_log_in_which_nothing_was_written_yet_is_open(
+    async def test_what_the_first_owner_did_not_write_to_is_open(
         self, log: LogConnection, run_id: str
     ) -> None:
-        await log.open(run_id, 1, 6)
-        assert await log.open(run_id, 2, 6) == ("OPEN", 6)
+        await log.open(run_id, 1, 0)
+        assert await log.open(run_id, 2, 0) == ("OPEN", 0)
+
+    async def test_a_log_begun_in_place_of_a_lost_one_is_new_until_something_is_written(
+        self, log: LogConnection, run_id: str
+    ) -> None:
+        """Its owner died before it wrote: the next one must not trust the top either."""
+        assert await log.open(run_id, 2, 6) == ("NEW", 6)
+        assert await log.open(run_id, 3, 6) == ("NEW", 6)
+        assert await log.open(run_id, 3, 6, again=True) == ("OPEN", 6)
+        await log.append([Append(run_id, batch(6, 101, epoch=3, first=101))])
+        assert await log.open(run_id, 4, 6) == ("OPEN", 101)
 
     async def test_a_log_that_nobody_writes_to_goes_away_by_itself(
         self, log: LogConnection, bus: Bus, run_id: str
