@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from common.errors import Misconfigured
 
@@ -35,6 +35,7 @@ CONTEXT_CHARS = 256
 """How much of what was shown is looked at again, to see that `password=` stands before a value."""
 
 Span = tuple[int, int]
+Scalar = TypeVar("Scalar")
 
 
 class Masker:
@@ -51,7 +52,7 @@ class Masker:
 
     def value(self, value: Any, max_bytes: int = 32_768) -> Any:
         """A JSON value without secrets whose JSON takes at most `max_bytes` (at least 64)."""
-        masked = _Walk(self, max_bytes).of(value, 0)
+        masked = _Walk(self, max_bytes - min(max_bytes // 4, 300)).of(value, 0)
         if len(_json(masked)) <= max_bytes:
             return masked
         return _cut(_json(masked).decode(), max_bytes)
@@ -325,24 +326,25 @@ def storable(text: str) -> str:
 
 
 class _Walk:
-    """Makes one bounded JSON value. The budget is what may still be written, in bytes."""
+    """Makes one bounded JSON value. The budget is what may still be written, in bytes; a reserve
+    beside it is for what tells that something was left out.
+    """
 
     def __init__(self, masker: Masker, budget: int) -> None:
         self._masker = masker
         self._budget = budget
 
     def of(self, value: Any, depth: int) -> Any:
-        if value is None or isinstance(value, bool):
-            return value
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, int | float):
-            return _number(value)
+        if value is None or isinstance(value, int | float):
+            return self._counted(_number(value))
         if depth >= DEPTH_MAX or self._budget <= 0:
             return "…"
         return self._container(value, depth)
 
     def _container(self, value: Any, depth: int) -> Any:
+        self._budget -= 2
         if (fields := _fields(value)) is not None:
             return self._object(fields, depth)
         if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray):
@@ -359,7 +361,7 @@ class _Walk:
             name = storable(str(key))[:KEY_CHARS_MAX]
             self._budget -= len(_json(name)) + 2
             hidden = _hides(name, value) or (names_a_secret and name == "value")
-            made[name] = MASK if hidden else self.of(value, depth + 1)
+            made[name] = self._counted(MASK) if hidden else self.of(value, depth + 1)
         return made
 
     def _list(self, items: Iterable[Any], depth: int) -> list[Any]:
@@ -368,15 +370,17 @@ class _Walk:
             if len(made) >= ITEMS_MAX or self._budget <= 0:
                 made.append("…")
                 break
-            self._budget -= 8
+            self._budget -= 1
             made.append(self.of(item, depth + 1))
         return made
 
     def _text(self, text: str) -> str:
         room = max(self._budget, 16)
-        shown = _cut(self._masker.text(text[: room + 1024]), room)
-        self._budget -= len(_json(shown))
-        return shown
+        return self._counted(_cut(self._masker.text(text[: room + 1024]), room))
+
+    def _counted(self, value: Scalar) -> Scalar:
+        self._budget -= len(_json(value))
+        return value
 
 
 def _is_secret_name(value: Any) -> bool:
@@ -415,8 +419,10 @@ def _described(value: Any) -> str:
     return str(value) if known else f"<{kind.__qualname__}>"
 
 
-def _number(value: float) -> Any:
+def _number(value: float | None) -> Any:
     """JSON numbers of clients are doubles and orjson's integers have 64 bits."""
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, int):
         return int(value) if -(2**63) <= value < 2**63 else str(int(value))
     return float(value) if value == value and abs(value) != float("inf") else None
@@ -456,7 +462,7 @@ def _cut(text: str, max_bytes: int) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _begins_at_end(text: str) -> bool:
