@@ -33,7 +33,7 @@ from gateway.services.ring import NOTHING, Cursor, Portion, Ring, Until
 logger = structlog.get_logger(__name__)
 
 WRITE_BYTES_MAX = 64 << 10  # one write of a stream
-_PAGE_BYTES = 256 << 10  # aimed at when the log is read, since a slow client holds a page
+_PAGE_BYTES = WRITE_BYTES_MAX  # aimed at when the log is read: a slow client holds a page
 _PAGE_BATCHES = 32  # the first page, before it is known how large this run's batches are
 _PAGE_BATCHES_MAX = 400
 _AWAY_S = 1.0  # how long Redis is not asked again, and how often the archive is asked instead
@@ -360,7 +360,8 @@ class Hub:
     async def _check_positions(self) -> None:
         """Ask Postgres for a later event or an end that no message told us of."""
         loop = asyncio.get_running_loop()
-        tick_s, due = min(_AWAY_S, self._check_interval_s), loop.time()
+        tick_s = min(_AWAY_S, self._check_interval_s)
+        due = loop.time() + self._check_interval_s
         while True:
             await asyncio.sleep(tick_s * (0.8 + 0.4 * random.random()))
             healthy = self._channels.healthy

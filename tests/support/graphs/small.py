@@ -25,7 +25,7 @@ async def _emit(state: Text) -> Text:
     asked = _asked(state)
     write = get_stream_writer()
     for n in range(asked.get("events", 10)):
-        write({"n": n, "text": "数" * (n % 3)})
+        write({"n": n, "text": "数" * asked.get("size", n % 3)})
         if pause_s := asked.get("pause_s", 0):
             await asyncio.sleep(pause_s)
     return {"said": [asked.get("events", 10)]}
