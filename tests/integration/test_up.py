@@ -264,14 +264,16 @@ def test_servers_of_the_environment_replace_the_embedded_ones(light: Cluster) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="every other test runs as an ordinary user already")
 def test_an_ordinary_user_needs_no_rights(folder: Path) -> None:
     nobody = pwd.getpwnam("nobody")
+    account = Account("nobody", nobody.pw_uid, nobody.pw_gid)
     place = folder / "home"
     place.mkdir()
-    os.chown(place, nobody.pw_uid, nobody.pw_gid)
-    program, environment = reachable_program(Account("nobody", nobody.pw_uid, nobody.pw_gid))
-    cluster = Cluster(place / "state", program=program, environment=environment, user=nobody.pw_uid)
+    os.chown(place, account.uid, account.gid)
+    program, environment = reachable_program(account)
+    cluster = Cluster(place / "state", program=program, environment=environment, account=account)
     with cluster.running():
         assert httpx.get(cluster.url).status_code == httpx.codes.OK
-        assert {os.stat(f"/proc/{p}").st_uid for p in pids_of(cluster.topology)} == {nobody.pw_uid}
+        owners = {Path(f"/proc/{pid}").stat().st_uid for pid in pids_of(cluster.topology)}
+        assert owners == {account.uid}
 
 
 def reachable_program(account: Account) -> tuple[list[str], dict[str, str]]:

@@ -18,8 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 
+from deploy.process import Command, spawn
 from deploy.state import free_port
 from deploy.topology import Process, Topology
+from deploy.unprivileged import Account
 
 UP = (sys.executable, "-m", "deploy.cli")
 STANDIN = (sys.executable, "-m", "tests.support.standin")
@@ -43,14 +45,14 @@ class Cluster:
         program: Sequence[str] = UP,
         environment: Mapping[str, str] | None = None,
         port: int | None = None,
-        user: int | None = None,
+        account: Account | None = None,
         output: Path | None = None,
     ) -> None:
         self.state = state
         self.port = port or free_port()
-        self.process: Popen[str] | None = None
+        self.process: Popen[bytes] | None = None
         self._output = output or state.parent / f"{state.name}.out"
-        self._user = user
+        self._account = account
         self.environment = dict(environment or {})
         self._argv = [
             *(*program, "up", "--state", str(state), "--port", str(self.port)),
@@ -69,19 +71,17 @@ class Cluster:
 
     def start(self, *options: str) -> None:
         kept = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
-        with self._output.open("w") as output:
-            self.process = Popen(
-                [*self._argv, *options],
-                cwd=ROOT,
+        self._output.unlink(missing_ok=True)
+        self.process = spawn(
+            Command(
+                argv=[*self._argv, *options],
+                log=self._output,
                 env=kept | self.environment,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-                user=self._user,
-                group=self._user,
-                extra_groups=None if self._user is None else [],
+                cwd=ROOT,
+                account=self._account,
+                death_signal=signal.SIGTERM,  # a killed test leaves nothing
             )
+        )
 
     def until_ready(self, timeout_s: float = 60.0) -> None:
         self.until(lambda: "Steadyrun runs at" in self.said, timeout_s)
