@@ -187,6 +187,13 @@ def test_a_cursor_inside_a_batch_gets_the_rest_of_it() -> None:
     assert cursor.position == 4
 
 
+def test_a_cursor_stops_before_a_batch_that_does_not_follow() -> None:
+    cursor = Cursor(0, "end")
+    assert ids(cursor.take([batch(0, 1, 2), batch(4, 5, 6)], 1000).frames) == [1, 2]
+    assert cursor.take([batch(4, 5, 6)], 1000).frames == b""
+    assert cursor.position == 2
+
+
 def test_a_write_is_bounded_but_never_empty() -> None:
     batches = [batch(0, 1, 3), batch(3, 4, 6)]
     cursor = Cursor(0, "end")
