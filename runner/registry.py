@@ -16,13 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
-from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
-from pydantic import BaseModel
-from pydantic.errors import PydanticInvalidForJsonSchema
 
 from common import graphfile
 from common.errors import Misconfigured
@@ -76,15 +72,6 @@ class Registry:
         if name not in self._ready:
             self._ready[name] = await source.build({})
         return _with_saver(self._ready[name], saver)
-
-    def tool_schemas(self, name: str) -> dict[str, dict[str, Any]]:
-        """JSON schemas of the arguments of a graph's tools, as models see them, by tool name.
-
-        An approval stores those of its tools, so that gateways can check edited arguments. Empty
-        for a graph whose factory takes a config.
-        """
-        graph = self._ready.get(name)
-        return {} if graph is None else _tool_schemas(graph)
 
     async def context(self, name: str, run: Mapping[str, Any], principal: Mapping[str, Any]) -> Any:
         """What the graph's `context` hook makes of the run and its principal; never stored.
@@ -167,28 +154,6 @@ def _compiled(spec: GraphSpec, made: Any) -> Graph:
         return made.compile()
     except Exception as error:  # a builder that LangGraph refuses, in LangGraph's words
         raise _broken(spec, f"it cannot be compiled: {cause(error)}") from error
-
-
-def _tool_schemas(graph: Graph) -> dict[str, dict[str, Any]]:
-    tools = [
-        tool
-        for node in graph.nodes.values()
-        if isinstance(node.bound, ToolNode)
-        for tool in node.bound.tools_by_name.values()
-    ]
-    return {tool.name: schema for tool in tools if (schema := _schema(tool)) is not None}
-
-
-def _schema(tool: BaseTool) -> dict[str, Any] | None:
-    shape = tool.tool_call_schema
-    if isinstance(shape, dict):
-        return shape
-    if not issubclass(shape, BaseModel):  # pydantic's first version
-        return None
-    try:
-        return shape.model_json_schema()
-    except PydanticInvalidForJsonSchema:  # arguments that JSON cannot describe are not checked
-        return None
 
 
 def _warn_of_checkpointer(spec: GraphSpec, graph: Graph) -> None:

@@ -2,16 +2,15 @@
 
 `Translator.feed` takes the parts of `astream(version="v2", subgraphs=True, stream_mode=["messages",
 "tasks", "tools", "custom"])` in their order, with the config of `steps.run_config`. Make one
-translator for each take-up of a run. Interrupts, breakpoints and the end of a run are not read
+translator for each stream. Interrupts, breakpoints and the end of a run are not read
 from chunks but from the durable state, by whoever owns the run.
 
 **Attempts.** Every chunk belongs to the n-th start of its step (steps.py). A chunk of a later start
 than the last one seen tells that the step is tried again: `step_retried`, and all that was shown
 under it is dropped, here as at the client. A straggler of an earlier start is ignored.
 
-**Take-up.** LangGraph announces finished siblings again and does not execute them; their START is
-dropped. `finished` names them (steps.finished). Where it is not given, the STARTs that open the
-stream at the root and are not in `discard` are taken for them.
+**Take-up.** LangGraph announces finished siblings again and does not execute them; the START of
+those in `finished` (steps.finished) is dropped.
 
 **Order.** Text that is held back (masking) comes before any later event of its step; `custom`
 events of a step wait for it, other events end the text.
@@ -67,8 +66,7 @@ class Translator:
         *,
         run_id: str,
         mask: Masker,
-        discard: Collection[str] | None = None,
-        finished: Collection[str] | None = None,
+        finished: Collection[str] = (),
         steps: bool = True,
         seen: Iterable[str] = (),
         callback: Steps | None = None,
@@ -77,7 +75,7 @@ class Translator:
     ) -> None:
         self._run_id = run_id
         self._mask = mask
-        self.finished = finished
+        self._finished = frozenset(finished)
         self._wants_steps = steps
         self._callback = callback or Steps()
         self._custom_bytes_max = custom_bytes_max
@@ -88,31 +86,12 @@ class Translator:
         self._begun: dict[str, int] = {}
         self._results: dict[str, StreamedMessage] = {}
         self._order: dict[str, int] = {}
-        self._opening = True
-        self._discard: Collection[str] | None = discard
-
-    @property
-    def discard(self) -> Collection[str] | None:
-        """What the last `run_resumed` told clients to drop; None before the first one.
-
-        Set it (and `finished`) when the run is taken up and before each further stream of the same
-        take-up: what was shown under these steps is forgotten here as well.
-        """
-        return self._discard
-
-    @discard.setter
-    def discard(self, step_ids: Collection[str]) -> None:
-        self._discard, self._opening = frozenset(step_ids), True
-        for step_id in self._discard & self._steps.keys():
-            self._forget(step_id)
-            self._steps[step_id] = _Step("", self._callback.starts.get(step_id, 0) + 1)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Event]:
         """The events of one chunk, in order; mostly one or none."""
         kind, ns, data = chunk["type"], tuple(chunk.get("ns") or ()), chunk["data"]
         if kind == "tasks":
-            return list(self._task(ns, data))
-        self._opening = False
+            return list(self._task(data))
         if kind == "messages":
             return list(self._message(ns, *data))
         if kind == "tools":
@@ -147,25 +126,21 @@ class Translator:
 
     # steps
 
-    def _task(self, ns: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[Event]:
+    def _task(self, data: Mapping[str, Any]) -> Iterator[Event]:
         if "triggers" in data:
-            if not self._is_repeated(ns, data["id"]):
+            if not self._is_done(data["id"]):
                 yield from self._start(data["id"], data["name"])
         else:
-            self._opening = False
             yield from self._result(data)
 
-    def _is_repeated(self, ns: tuple[str, ...], step_id: str) -> bool:
+    def _is_done(self, step_id: str) -> bool:
         """Whether a START only announces again what is already done."""
-        if step_id in self._steps and self._steps[step_id].end == "success":
-            return True
-        if self.finished is not None:
-            return step_id in self.finished
-        return not ns and self._opening and step_id not in (self._discard or (step_id,))
+        step = self._steps.get(step_id)
+        return step_id in self._finished or (step is not None and step.end == "success")
 
     def _start(self, step_id: str, node: str) -> Iterator[Event]:
         step = self._steps.setdefault(step_id, _Step(node))
-        if step.announced:  # once more within this take-up: it waited for a person, or failed
+        if step.announced:  # executed once more in the same stream
             yield from self._retry(step_id, max(step.attempt + 1, self._count(step_id)))
         step.node, step.announced = node, True
         if self._wants_steps:

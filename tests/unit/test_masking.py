@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from common.errors import Misconfigured
-from common.masking import HOLD_CHARS_MAX, MASK, Masker, TextMask, names_secret
+from common.masking import MASK, Masker, TextMask, names_secret
+from common.masking.texts import HOLD_CHARS_MAX
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXZhbHVl"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"

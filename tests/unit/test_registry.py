@@ -46,14 +46,6 @@ def two(a, b): ...
 def failing(): raise RuntimeError("no key\\nat all")
 def wrong(): return 5
 number = 7
-from langchain.agents import create_agent
-from langchain_core.language_models import GenericFakeChatModel
-
-def mail(to: str, copies: int = 1) -> str:
-    "Sends a mail."
-    return to
-
-agent = create_agent(GenericFakeChatModel(messages=iter([])), [mail])
 broken = StateGraph(State).add_node("a", step)
 
 async def context(run, principal):
@@ -169,12 +161,3 @@ async def test_a_graph_without_the_hook_has_no_context(tmp_path: Path) -> None:
     assert await registry.context("compiled", {}, {}) is None
     assert registry.names == ("compiled",)
     assert registry.spec("compiled").variable == "compiled"
-
-
-async def test_the_argument_schemas_of_an_agents_tools_are_known(tmp_path: Path) -> None:
-    registry = Registry.load(write(tmp_path, "agent", "compiled"))
-    await registry.prepare()
-    assert registry.tool_schemas("compiled") == {}
-    schema = registry.tool_schemas("agent")["mail"]
-    assert schema["required"] == ["to"]
-    assert schema["properties"]["copies"]["type"] == "integer"

@@ -1,0 +1,21 @@
+"""Secrets never leave: not in an event, a payload, an error, a log line or a label (invariant I9).
+
+Two rules. A **key** that names a secret (`password`, `apiKey`, `Authorization`, …) hides its whole
+value. In **text**, the secret part of what is written like one is hidden: private keys, JWTs, keys
+with a known prefix, `Bearer …`, passwords in connection strings, `password=…`. Both put `***` in
+its place. Masking is a net below careful code, it cannot know every secret; a deployment adds its
+own with `STEADYRUN_MASKING_PATTERNS`.
+
+What goes out is bounded as well, in bytes, depth and items, and is always something that JSON,
+UTF-8 and a Postgres text can hold: lone surrogates and NUL become U+FFFD.
+
+`TextMask` does the same to a text that arrives in pieces, and gives the same result however it is
+cut: a piece is held back while its end may begin a secret.
+"""
+
+from common.masking.keys import names_secret
+from common.masking.masker import Masker
+from common.masking.patterns import MASK
+from common.masking.texts import TextMask
+
+__all__ = ["MASK", "Masker", "TextMask", "names_secret"]

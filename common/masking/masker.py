@@ -1,0 +1,34 @@
+"""The one object that the rest of the program masks with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from common.masking.patterns import Patterns
+from common.masking.texts import TextMask, as_json, cut, storable, without
+from common.masking.values import Walk
+
+
+class Masker:
+    """`patterns` are further regular expressions whose whole match is a secret."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._patterns = Patterns(patterns)
+
+    def text(self, text: str, max_bytes: int | None = None) -> str:
+        """The text without secrets; cut when its JSON takes more than `max_bytes`."""
+        text = storable(text)
+        shown = without(text, self._patterns.spans(text))
+        return shown if max_bytes is None else cut(shown, max_bytes)
+
+    def value(self, value: Any, max_bytes: int = 32_768) -> Any:
+        """A JSON value without secrets whose JSON takes at most `max_bytes` (at least 64)."""
+        masked = Walk(self.text, max_bytes - min(max_bytes // 4, 300)).of(value, 0)
+        if len(as_json(masked)) <= max_bytes:
+            return masked
+        return cut(as_json(masked).decode(), max_bytes)
+
+    def stream(self) -> TextMask:
+        """For a text that arrives in pieces."""
+        return TextMask(self._patterns)
