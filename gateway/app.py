@@ -33,7 +33,9 @@ from gateway.routes.callers import caller
 from gateway.routes.events import Events
 from gateway.services.conversations import Conversations
 from gateway.services.follow import Channels, Hub
+from gateway.services.history import History
 from gateway.services.hooks import Hooks
+from gateway.services.idempotency import Forgetting
 from gateway.services.resume import Resume
 from gateway.services.runs import Runs
 from gateway.services.streams import Streams
@@ -54,6 +56,8 @@ class Gateway:
         self.db = _database(settings)
         self.bus = _bus(settings)
         self.log = _log(settings)
+        self.reader = LogReader(self.bus)
+        self.history = History(self.db, self.reader, self.metrics)
         self.hub = self._hub()
         self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
         self._following: asyncio.Task[None] | None = None
@@ -68,7 +72,7 @@ class Gateway:
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        self._following = asyncio.create_task(self.hub.run())
+        self._following = asyncio.create_task(self._work())
         self._following.add_done_callback(_report)
         try:
             yield
@@ -78,6 +82,13 @@ class Gateway:
             await self.log.aclose()
             await self.bus.aclose()
             await self.db.aclose()
+
+    async def _work(self) -> None:
+        """What runs beside the requests, until it is cancelled."""
+        forgetting = Forgetting(self.db, self.settings.idempotency_retention_s)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.hub.run())
+            group.create_task(forgetting.run())
 
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
@@ -89,8 +100,7 @@ class Gateway:
     def _hub(self) -> Hub:
         settings = self.settings
         return Hub(
-            self.db,
-            LogReader(self.bus),
+            self.history,
             self._channels,
             self.metrics,
             prefix=settings.redis_prefix,
@@ -138,16 +148,16 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> None:
     authenticator = _authenticator(settings, secret)
     tickets = Tickets(secret, settings.ticket_ttl_s)
     asks = caller(authenticator)
-    signals, reader = Signals(gateway.bus), LogReader(gateway.bus)
+    signals = Signals(gateway.bus)
     owner = OwnerActs(db, gateway.log, signals)
-    acts = Runs(db, reader, signals, owner, gateway.graphs, settings.content_bytes_max)
+    acts = Runs(db, gateway.reader, signals, owner, gateway.graphs, settings.content_bytes_max)
     hooks = Hooks(gateway.graphs, settings.guard_timeout_s)
     masker = Masker(settings.masking_patterns)
     places = max(1, settings.gateway_pool_size // 2)
     resume = Resume(db, owner, signals, hooks, masker, concurrency=places)
     pace = Pace(settings.heartbeat_interval_s, settings.send_timeout_s)
     streams = Streams(gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics)
-    events = Events(acts, gateway.hub, streams, authenticator, tickets, gateway.metrics)
+    events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics)
     demo = health.Demo(secret if settings.demo else None, _DEMO_PERMISSIONS)
     app.router.routes.append(events.route())
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
@@ -225,4 +235,4 @@ def _log(settings: GatewaySettings) -> LogConnection:
 
 def _report(following: asyncio.Task[None]) -> None:
     if not following.cancelled() and (error := following.exception()) is not None:
-        logger.error("following runs has ended", exc_info=error)
+        logger.error("what runs beside the requests has ended", exc_info=error)

@@ -42,7 +42,7 @@ class StreamAborted(SteadyrunError):
 
 
 class Source(Protocol):
-    """Where the frames come from (gateway.services.follow.Follower)."""
+    """Where the frames come from (gateway.services.follower.Follower)."""
 
     async def next(self) -> Portion: ...
     def interrupt(self) -> None: ...

@@ -17,7 +17,7 @@ from common.runs import TERMINAL_STATUSES
 from gateway.auth import Authenticator, Principal, Tickets
 from gateway.metrics import Metrics
 from gateway.routes.callers import limit_of, position_of, until_of, wants
-from gateway.services.follow import Hub
+from gateway.services.history import History
 from gateway.services.ring import Cursor
 from gateway.services.runs import Runs
 from gateway.services.streams import Streams
@@ -33,13 +33,13 @@ class Events:
     def __init__(
         self,
         runs: Runs,
-        hub: Hub,
+        history: History,
         streams: Streams,
         authenticator: Authenticator,
         tickets: Tickets,
         metrics: Metrics,
     ) -> None:
-        self._runs, self._hub, self._streams = runs, hub, streams
+        self._runs, self._history, self._streams = runs, history, streams
         self._authenticator, self._tickets, self._metrics = authenticator, tickets, metrics
 
     def route(self) -> Route:
@@ -73,7 +73,7 @@ class Events:
         cursor = Cursor(position, "end")
         complete = run.status in TERMINAL_STATUSES and position >= run.last_sequence
         while len(events) < limit and not complete:
-            batches = await self._hub.page(run.id, cursor.position, _PAGE_BATCHES)
+            batches = await self._history.read(run.id, cursor.position, _PAGE_BATCHES)
             portion = cursor.take(batches, _PAGE_BYTES)
             if not portion.frames:
                 break

@@ -22,24 +22,17 @@ from typing import Protocol
 import structlog
 
 from common.batch import Batch
-from common.bus.log import LogReader
 from common.bus.names import run_channel
-from common.db import archive
-from common.db.engine import Database
-from common.errors import Refused, Unavailable
+from common.errors import Unavailable
 from gateway.metrics import Metrics
-from gateway.services.ring import NOTHING, Cursor, Portion, Ring, Until
+from gateway.services.follower import Follower, Topic
+from gateway.services.history import History
+from gateway.services.ring import Until
 
 logger = structlog.get_logger(__name__)
 
-WRITE_BYTES_MAX = 64 << 10  # one write of a stream
-_PAGE_BYTES = WRITE_BYTES_MAX  # aimed at when the log is read: a slow client holds a page
-_PAGE_BATCHES = 32  # the first page, before it is known how large this run's batches are
-_PAGE_BATCHES_MAX = 400
-_AWAY_S = 1.0  # how long Redis is not asked again, and how often the archive is asked instead
+_AWAY_S = 1.0  # how often the archive is asked instead of Redis while that is away
 _CONFIRM_S = 1.0  # a join goes on after this without a confirmation; the later one reads again
-_RETRY_S = 0.2  # after a read for which no server answered
-_READS_AT_ONCE = 4  # of all followers: after a reconnect thousands want to, and pools time out
 
 
 class Channels(Protocol):
@@ -57,140 +50,12 @@ class Channels(Protocol):
 Connect = Callable[[Callable[[str, bytes], None], Callable[[str], None]], Channels]
 
 
-class Topic:
-    """A followed run in this process."""
-
-    def __init__(self, run_id: str, ring_bytes_max: int) -> None:
-        self.run_id = run_id
-        self.ring = Ring(ring_bytes_max)
-        self.version = 0  # rises with every reason to look again
-        self.archived = 0  # what Postgres was seen to have
-        self.ended: int | None = None  # sequence of the terminal event, once known
-        self.gone = False  # the run was deleted
-        self.followers: set[Follower] = set()
-        self.reads: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
-        self.release: asyncio.TimerHandle | None = None
-
-    def note(self, batch: Batch) -> None:
-        if batch.ends == "run":
-            self.ended = batch.last
-
-    def lags(self, top: int, ended: bool) -> bool:
-        """Whether somebody waits for what Postgres already has."""
-        return any(f.waiting and (ended or f.position < top) for f in self.followers)
-
-    def changed(self) -> None:
-        self.version += 1
-        for follower in self.followers:
-            follower.wake()
-
-    def distrust(self) -> None:
-        """Forget what is held: everybody looks at the log again."""
-        self.ring.clear()
-        self.changed()
-
-
-class Follower:
-    """One reader of one run; used by one task. Leave it with `close`."""
-
-    def __init__(self, hub: "Hub", topic: Topic, position: int, until: Until) -> None:
-        self._hub, self._topic = hub, topic
-        self._cursor = Cursor(position, until)
-        self._page: list[Batch] = []  # read from the log, not yet taken
-        self._looked = -1  # version at which the log had nothing for us
-        self._page_size = _PAGE_BATCHES
-        self._waiter: asyncio.Future[None] | None = None
-        self._interrupted = False
-
-    @property
-    def position(self) -> int:
-        return self._cursor.position
-
-    @property
-    def run_id(self) -> str:
-        return self._topic.run_id
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it believes that there is nothing for it now."""
-        return self._waiter is not None and not self._waiter.done()
-
-    async def prime(self) -> bool:
-        """Read the first page; whether there is one. Refuses with HISTORY_EXPIRED (410).
-
-        Raises Unavailable: before the response begins that can still be said.
-        """
-        await self._look()
-        return bool(self._page)
-
-    async def next(self, bytes_max: int = WRITE_BYTES_MAX) -> Portion:
-        """The next frames, or NOTHING after `interrupt`. Refused when they cannot come any more."""
-        while not self._interrupted:
-            portion = self._cursor.take(self._ready(), bytes_max)
-            if portion.frames:
-                return portion
-            if self._topic.ended is not None and self.position >= self._topic.ended:
-                return Portion(b"", "run")
-            if self._topic.gone:
-                raise Refused("NOT_FOUND", "the run has been deleted")
-            try:
-                await self._look_or_wait()
-            except Unavailable:
-                await asyncio.sleep(_RETRY_S * (0.5 + random.random()))
-        self._interrupted = False
-        return NOTHING
-
-    def interrupt(self) -> None:
-        """Make `next` return: its caller has something else to do."""
-        self._interrupted = True
-        self.wake()
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def close(self) -> None:
-        self._page = []
-        self._hub.leave(self._topic, self)
-
-    def _ready(self) -> list[Batch]:
-        """What can be taken without I/O: the rest of the page, then the ring."""
-        self._page = [batch for batch in self._page if batch.last > self.position]
-        if self._page and self._page[0].takes(self.position):
-            return self._page
-        self._page = []
-        return self._topic.ring.since(self.position) or []
-
-    async def _look_or_wait(self) -> None:
-        version = self._topic.version
-        if self._looked == version or self._topic.ring.since(self.position) is not None:
-            await self._wait()
-        else:
-            await self._look()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    async def _look(self) -> None:
-        version = self._topic.version  # noted before: what changes meanwhile is looked at again
-        self._page = await self._hub.read(self._topic, self.position, self._page_size)
-        if self._page:
-            self._page_size = _page_size(self._page)
-        else:
-            self._looked = version
-
-
 class Hub:
     """All followed runs of this process. `run` ends by cancellation only."""
 
     def __init__(
         self,
-        db: Database,
-        log: LogReader,
+        history: History,
         connect: Connect,
         metrics: Metrics,
         *,
@@ -200,14 +65,12 @@ class Hub:
         check_interval_s: float,
         rings_bytes_max: int = 256 << 20,
     ) -> None:
-        self._db, self._log, self._metrics, self._prefix = db, log, metrics, prefix
+        self._history, self._metrics, self._prefix = history, metrics, prefix
         self._ring_bytes_max, self._rings_bytes_max = ring_bytes_max, rings_bytes_max
         self._linger_s, self._check_interval_s = linger_s, check_interval_s
         self._channels = connect(self._on_message, self._on_confirmed)
         self._topics: dict[str, Topic] = {}
         self._ring_bytes = 0
-        self._away_until = float("-inf")
-        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
     @property
     def healthy(self) -> bool:
@@ -251,45 +114,10 @@ class Hub:
             reading.add_done_callback(lambda done: _settled(topic, key, done))
         return await asyncio.shield(reading)  # a leaving reader cancels nothing in flight
 
-    async def page(self, run_id: str, after: int, count: int) -> list[Batch]:
-        """One look at the log without following it; refuses with HISTORY_EXPIRED."""
-        return await self._read(Topic(run_id, 0), after, count)
-
     async def _read(self, topic: Topic, after: int, count: int) -> list[Batch]:
-        async with self._reading:
-            batches = await self._read_redis(topic, after, count)
-            if batches is None or (batches and batches[0].after > after):
-                batches = await self._read_archive(topic.run_id, after, count, bool(batches))
+        batches = await self._history.read(topic.run_id, after, count, topic.archived)
         for batch in batches:
             topic.note(batch)
-        return batches
-
-    async def _read_redis(self, topic: Topic, after: int, count: int) -> list[Batch] | None:
-        """None: Redis cannot tell, the archive must be asked."""
-        if self._redis_away():
-            return None
-        try:
-            batches = await self._log.read(topic.run_id, after, count)
-            known = bool(batches) or (
-                topic.archived <= after and await self._log.top(topic.run_id) == after
-            )
-        except Unavailable:
-            self._away_until = asyncio.get_running_loop().time() + _AWAY_S
-            return None
-        self._metrics.fills.labels("redis").inc()
-        return batches if known else None
-
-    def _redis_away(self) -> bool:
-        return asyncio.get_running_loop().time() < self._away_until
-
-    async def _read_archive(
-        self, run_id: str, after: int, count: int, later_known: bool
-    ) -> list[Batch]:
-        async with self._db.connect() as connection:
-            batches = await archive.read(connection, run_id, after, count)
-        self._metrics.fills.labels("archive").inc()
-        if batches[0].after > after if batches else later_known:
-            raise Refused("HISTORY_EXPIRED", "events after this sequence are not kept any more")
         return batches
 
     async def _confirmed(self, channel: str) -> None:
@@ -367,7 +195,7 @@ class Hub:
             healthy = self._channels.healthy
             self._metrics.healthy.set(healthy)
             self._metrics.reconnects.set(self._channels.reconnects)
-            if healthy and not self._redis_away() and loop.time() < due:
+            if healthy and not self._history.redis_away and loop.time() < due:
                 continue
             due = loop.time() + self._check_interval_s * (0.8 + 0.4 * random.random())
             try:
@@ -379,8 +207,7 @@ class Hub:
         followed = [topic for topic in self._topics.values() if topic.followers]
         if not followed:
             return
-        async with self._db.connect() as connection:
-            tops = await archive.tops(connection, [topic.run_id for topic in followed])
+        tops = await self._history.tops([topic.run_id for topic in followed])
         for topic in followed:
             if (known := tops.get(topic.run_id)) is not None:
                 self._compare(topic, *known)
@@ -394,12 +221,6 @@ class Hub:
             topic.ended = top
         if topic.lags(top, ended):
             self._distrust(topic, "position")
-
-
-def _page_size(page: list[Batch]) -> int:
-    """How many batches of this run make a page of `_PAGE_BYTES`."""
-    mean = sum(len(batch.frames) for batch in page) // len(page) + 1
-    return max(2, min(_PAGE_BYTES // mean, _PAGE_BATCHES_MAX))
 
 
 def _settled(topic: Topic, key: tuple[int, int, int], done: asyncio.Task[list[Batch]]) -> None:

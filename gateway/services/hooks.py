@@ -19,6 +19,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import orjson
 import structlog
 
 from common.errors import Refused, Unavailable
@@ -51,7 +52,10 @@ class Hooks:
     async def reload(self, graph: str, resource: Any) -> Any:
         """The resource now; as it was noted where the graph has no guard that can tell."""
         act = self._act(graph, "reload")
-        return resource if act is None else await self._call(act, resource)
+        if act is None:
+            return resource
+        found = await self._call(act, resource)
+        return orjson.loads(orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS))
 
     async def revalidate(self, graph: str, resource: Any, principal: Principal) -> None:
         await self._permitted(graph, "revalidate", resource, principal)

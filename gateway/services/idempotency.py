@@ -4,18 +4,26 @@ A second call with the same key waits in `reserve` until the first has committed
 answer; a refusal rolls the transaction back and so frees the key.
 """
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
 
 import orjson
+import structlog
 
 from common.db import idempotency
-from common.db.engine import Connection
-from common.errors import Refused
+from common.db.engine import Connection, Database
+from common.errors import Refused, Unavailable
 from gateway.auth import Principal
 
+logger = structlog.get_logger(__name__)
+
 Answer = dict[str, Any]
+
+_FORGET_INTERVAL_S = 60.0
+_FORGET_AT_ONCE = 1000
 
 
 def fingerprint(act: str, target: str | None, body: dict[str, Any]) -> bytes:
@@ -52,3 +60,25 @@ def key_of(body_key: str | None, header_key: str | None) -> str | None:
     if key is not None and not 0 < len(key) <= 255:
         raise Refused("VALIDATION", "an idempotency key has 1 to 255 characters")
     return key
+
+
+class Forgetting:
+    """Removes answers that are older than the retention. Every gateway does; it is idempotent."""
+
+    def __init__(self, db: Database, retention_s: float) -> None:
+        self._db, self._retention_s = db, retention_s
+
+    async def run(self) -> None:
+        """Ends by cancellation only."""
+        while True:
+            await asyncio.sleep(_FORGET_INTERVAL_S * random.uniform(0.5, 1.5))
+            try:
+                while await self.forget() == _FORGET_AT_ONCE:
+                    pass  # there is more
+            except Unavailable as error:
+                logger.warning("old answers are kept for now", cause=str(error))
+
+    async def forget(self) -> int:
+        """One bounded statement; how many it removed."""
+        async with self._db.connect() as connection:
+            return await idempotency.purge(connection, self._retention_s, _FORGET_AT_ONCE)

@@ -13,15 +13,11 @@ neither the run's owner nor holds the permission learns nothing: that comes befo
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
-
-import orjson
 
 from common import hitl
 from common.bus.signals import Signals
 from common.db import conversations, interrupts, runs
-from common.db.conversations import Conversation
 from common.db.engine import Connection, Database
 from common.db.interrupts import Interrupt
 from common.db.runs import Run
@@ -33,12 +29,19 @@ from gateway.auth import Principal
 from gateway.schemas import (
     ContinueRequest,
     DecisionRequest,
-    InterruptOut,
     RunOut,
     ValuesRequest,
 )
 from gateway.services.hooks import Hooks
 from gateway.services.idempotency import Answer, fingerprint, once
+from gateway.services.refusals import (
+    decided_before,
+    expired,
+    not_found,
+    not_resumable,
+    refuse_changed,
+    wire,
+)
 
 Request = DecisionRequest | ValuesRequest | ContinueRequest
 
@@ -119,7 +122,7 @@ class Resume:
     ) -> _Case:
         run = await runs.find(connection, run_id) if is_id(run_id, "run") else None
         if run is None:
-            raise _not_found()
+            raise not_found()
         return _Case(principal, run, told)
 
     async def _act(self, connection: Connection, case: _Case, request: Request) -> Answer:
@@ -129,7 +132,7 @@ class Resume:
         rows = [await self._pending(connection, case, interrupt_id) for interrupt_id in ids]
         for row in rows:
             await self._may_decide(case, row)
-        await _not_expired(connection, rows)
+        await _notexpired(connection, rows)
         choices = await self._choices(case, rows, request)
         if not any(choice.cancels for choice in choices):
             await self._unchanged(connection, case, rows, request.confirm_version)
@@ -142,9 +145,9 @@ class Resume:
         if is_id(interrupt_id, "int"):
             row = await interrupts.find(connection, interrupt_id)
         if row is None or row.run_id != case.run.id or not _sees(case, row):
-            raise _not_found()
+            raise not_found()
         if row.status != "pending":
-            raise _decided_before(row)
+            raise decided_before(row)
         return row
 
     # 2: the caller may decide it
@@ -156,7 +159,7 @@ class Resume:
                 "deciding this needs a permission that the token does not give",
                 requiredPermission=row.required_permission,
             )
-        await self._hooks.authorize(case.run.graph, case.principal, _wire(row))
+        await self._hooks.authorize(case.run.graph, case.principal, wire(row))
 
     # 4: shape, format and validator
 
@@ -170,7 +173,7 @@ class Resume:
             choices = [self._formed(row, request.decision, by) for row in rows]
         values = {c.interrupt.id: c.answer["value"] for c in choices if c.answer is not None}
         if values:
-            wires = [_wire(row) for row in rows]
+            wires = [wire(row) for row in rows]
             await self._hooks.validate(case.run.graph, values, wires, case.principal)
         return choices
 
@@ -202,13 +205,14 @@ class Resume:
             connection, case.run.conversation_id, case.run.user_id
         )
         if conversation is None:
-            raise _not_found()
+            raise not_found()
         current = {
             row.id: await self._hooks.reload(case.run.graph, row.resource)
             for row in rows
             if row.resource is not None
         }
-        _refuse_changed(case, rows, conversation, current, confirmed)
+        shown = {key: self._masker.value(resource) for key, resource in current.items()}
+        refuse_changed(case.owner, rows, conversation, current, shown, confirmed)
         for resource in current.values():
             await self._hooks.revalidate(case.run.graph, resource, case.principal)
 
@@ -219,7 +223,7 @@ class Resume:
     ) -> Answer:
         run = await runs.lock(connection, case.run.id)
         if run is None:
-            raise _not_found()
+            raise not_found()
         decided = [await self._win(connection, case, choice) for choice in choices]
         if any(choice.cancels for choice in choices):
             await self._end(connection, case, run)
@@ -237,7 +241,7 @@ class Resume:
         )
         if row is None:
             winner = await interrupts.find(connection, choice.interrupt.id)
-            raise _not_found() if winner is None else _decided_before(winner)
+            raise not_found() if winner is None else decided_before(winner)
         return row
 
     async def _end(self, connection: Connection, case: _Case, run: Run) -> None:
@@ -255,11 +259,11 @@ class Resume:
     async def _go_on(self, connection: Connection, case: _Case) -> Answer:
         """`continue`: only the owner, only from a pause in which nothing is asked."""
         if not case.owner:
-            raise _not_found()
+            raise not_found()
         run = await runs.lock(connection, case.run.id)
         pending = await interrupts.of_run(connection, case.run.id, "pending")
         if run is None or run.status != "interrupted" or pending:
-            raise _not_resumable(run or case.run, pending)
+            raise not_resumable(run or case.run, pending)
         case.told.act = await self._owner.resolve(
             connection, run, "continue", case.principal.stored()
         )
@@ -269,7 +273,7 @@ class Resume:
         self, connection: Connection, case: _Case, before: Run, decided: Sequence[Interrupt]
     ) -> Answer:
         if not case.owner:
-            return {"interrupt": _wire(decided[0])}
+            return {"interrupt": wire(decided[0])}
         run = await runs.find(connection, before.id) or before
         pending = await interrupts.of_run(connection, run.id, "pending")
         shown = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
@@ -290,10 +294,6 @@ def _sees(case: _Case, row: Interrupt) -> bool:
     return case.owner or (required is not None and case.principal.holds(required))
 
 
-def _wire(row: Interrupt) -> dict[str, Any]:
-    return InterruptOut.of(row).model_dump(mode="json", by_alias=True)
-
-
 def _order(told: _Told, order: str, run: Run) -> None:
     if run.runner_id is not None:
         told.runner = (order, run.runner_id)
@@ -302,69 +302,8 @@ def _order(told: _Told, order: str, run: Run) -> None:
 # 3: the time of the question is not over
 
 
-async def _not_expired(connection: Connection, rows: Sequence[Interrupt]) -> None:
+async def _notexpired(connection: Connection, rows: Sequence[Interrupt]) -> None:
     now = await interrupts.now(connection)
     for row in rows:
         if row.expires_at is not None and row.expires_at <= now:
-            raise _expired(row)
-
-
-def _refuse_changed(
-    case: _Case,
-    rows: Sequence[Interrupt],
-    conversation: Conversation,
-    current: dict[str, Any],
-    confirmed: str | None,
-) -> None:
-    """409 with the current values and the `confirmVersion` that accepts exactly these."""
-    resources = any(current[row.id] != row.resource for row in rows if row.id in current)
-    facts = any(row.facts_version != conversation.facts_version for row in rows)
-    version = _version(conversation.facts_version, current)
-    if not (resources or facts) or confirmed == version:
-        return
-    extra: dict[str, Any] = {"confirmVersion": version, "factsVersion": conversation.facts_version}
-    if case.owner:
-        extra["facts"] = conversation.facts
-    if current:
-        extra["resources"] = current
-        extra["resource"] = next(iter(current.values()))
-    if resources:
-        raise Refused("RESOURCE_CHANGED", "what this is about has changed meanwhile", **extra)
-    raise Refused("VERSION_CONFLICT", "the facts have changed meanwhile", **extra)
-
-
-def _version(facts_version: int, current: dict[str, Any]) -> str:
-    seen = orjson.dumps([facts_version, current], option=orjson.OPT_SORT_KEYS)
-    return blake2b(seen, digest_size=12).hexdigest()
-
-
-def _not_found() -> Refused:
-    return Refused("NOT_FOUND", "there is no such run or interrupt")
-
-
-def _expired(row: Interrupt) -> Refused:
-    return Refused("INTERRUPT_EXPIRED", "the time for this decision is over", interruptId=row.id)
-
-
-def _decided_before(row: Interrupt) -> Refused:
-    """Who decided and how; an expired one is always 410."""
-    if row.status in ("expired", "pending"):
-        return _expired(row)  # pending: the update saw that its time is over
-    shown = _wire(row)
-    told = {name: shown[name] for name in ("decision", "resolvedBy", "resolvedAt")}
-    return Refused(
-        "INTERRUPT_NOT_PENDING",
-        "this was decided before",
-        interruptId=row.id,
-        interruptStatus=row.status,
-        **told,
-    )
-
-
-def _not_resumable(run: Run, pending: Sequence[Interrupt]) -> Refused:
-    return Refused(
-        "RUN_NOT_RESUMABLE",
-        "interrupts are pending: decide them" if pending else f"the run is {run.status}",
-        runStatus=run.status,
-        pendingInterrupts=[row.id for row in pending],
-    )
+            raise expired(row)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from common.db.runs import Run
 from common.errors import Refused
 from gateway.metrics import Metrics
-from gateway.services.follow import Follower, Hub
+from gateway.services.follow import Hub
+from gateway.services.follower import Follower
 from gateway.services.ring import Until
 from gateway.sse import Drain, EventStream, Pace, Slot, Slots
 

@@ -21,7 +21,9 @@ from common.errors import Refused, Unavailable
 from common.events import Event
 from common.ownership import open_log
 from gateway.metrics import Metrics
-from gateway.services.follow import Channels, Follower, Hub
+from gateway.services.follow import Channels, Hub
+from gateway.services.follower import Follower
+from gateway.services.history import History
 from tests.support import rows
 from tests.support.fake_runner import FakeRun, FakeRunner
 from tests.support.proxy import Proxy
@@ -47,8 +49,7 @@ class House:
         given = {"ring_bytes_max": 1 << 16, "linger_s": 0.01, "check_interval_s": NEVER_S}
         self._bus = bus
         hub = Hub(
-            self.db,
-            LogReader(bus),
+            History(self.db, LogReader(bus), self.metrics),
             self._connect,
             self.metrics,
             prefix=self.prefix,

@@ -11,6 +11,7 @@ from common.bus.log import LogConnection
 from common.db import runs
 from common.db.engine import Database
 from common.ids import new_id
+from gateway.services.idempotency import Forgetting
 from tests.support import rows
 from tests.support.edge import Edge, Reading, bearer, serving, settings
 from tests.support.fake_runner import FakeRunner
@@ -250,6 +251,15 @@ async def test_the_same_key_at_once_is_one_run(edge: Edge) -> None:
     assert {a.status_code for a in answers} == {202}
     assert len({a.json()["run"]["id"] for a in answers}) == 1
     assert len((await edge.client.get("/api/conversations")).json()["items"]) == 1
+
+
+async def test_keys_are_forgotten_after_their_retention(edge: Edge, database: Database) -> None:
+    body = {**HELLO, "idempotencyKey": "k"}
+    first = await edge.client.post("/api/chat", json=body, headers=JSON)
+    assert await Forgetting(database, 3600).forget() == 0
+    assert await Forgetting(database, 0).forget() == 1
+    second = await edge.client.post("/api/chat", json=body, headers=JSON)
+    assert first.json()["run"]["id"] != second.json()["run"]["id"]
 
 
 async def test_keys_belong_to_users(edge: Edge) -> None:
