@@ -28,6 +28,7 @@ class Metrics:
         self.stream_s = self._histogram("stream_seconds", "life of a stream", (*_FAST, 60, 600))
         self.join_s = self._histogram("join_seconds", "from request to the first event sent", _FAST)
         self.writes = self._counter("stream_writes_total", "writes with events in them")
+        self.events_sent = self._counter("events_sent_total", "events sent")
         self.bytes_sent = self._counter("bytes_sent_total", "bytes of events sent")
         self.resumes = self._counter("resume_total", "streams and pages asked for", "outcome")
         self.ends = self._counter("stream_ends_total", "why streams ended", "reason")

@@ -192,6 +192,7 @@ class EventStream(Response):
                 portion = await self._source.next()
             except Refused:  # the history went away under the reader
                 return "expired"
+            self._metrics.events_sent.inc(portion.events)
             if await self._write(send, portion.frames, last=bool(portion.ends)):
                 return "left" if self._left else "finished"
 

@@ -27,6 +27,7 @@ class Portion:
 
     frames: bytes
     ends: Ends = ""
+    events: int = 0
 
 
 NOTHING = Portion(b"")
@@ -91,7 +92,7 @@ class Cursor:
         was not taken is asked for again from the new position.
         """
         parts: list[bytes] = []
-        size = 0
+        size = events = 0
         ends: Ends = ""
         for batch in self._following(batches):
             frames = batch.cut(self.position)
@@ -99,11 +100,12 @@ class Cursor:
                 break
             parts.append(frames)
             size += len(frames)
+            events += batch.last - max(self.position, batch.first - 1)
             self.position = batch.last
             if self._is_end(batch):
                 ends = batch.ends
                 break
-        return Portion(b"".join(parts), ends)
+        return Portion(b"".join(parts), ends, events)
 
     def _following(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:

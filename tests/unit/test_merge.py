@@ -183,8 +183,10 @@ def test_a_ring_says_nothing_about_cursors_beyond_its_end() -> None:
 
 def test_a_cursor_inside_a_batch_gets_the_rest_of_it() -> None:
     cursor = Cursor(2, "end")
-    assert ids(cursor.take([batch(0, 1, 4)], 1000).frames) == [3, 4]
-    assert cursor.position == 4
+    portion = cursor.take([batch(0, 1, 4), batch(4, 90, 91)], 1000)
+    assert ids(portion.frames) == [3, 4, 90, 91]
+    assert portion.events == 4
+    assert cursor.position == 91
 
 
 def test_a_cursor_stops_before_a_batch_that_does_not_follow() -> None:
