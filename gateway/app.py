@@ -17,7 +17,7 @@ from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
 from common.bus.log import LogConnection, LogReader
 from common.bus.signals import Signals
-from common.db import migrate
+from common.db import revision
 from common.db.engine import Database
 from common.errors import Misconfigured, Unavailable
 from common.graphfile import GraphFile
@@ -66,7 +66,7 @@ class Gateway:
         """Raises Misconfigured or Unavailable unless Postgres and Redis answer."""
         await self.db.check()
         async with self.db.connect() as connection:
-            if not await migrate.is_current(connection):
+            if not await revision.is_ready(connection):
                 raise Misconfigured("the database is not migrated: run `steadyrun migrate`")
         await self.bus.ping()
 

@@ -18,7 +18,7 @@ from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
 from common.bus.log import LogConnection
 from common.bus.signals import Signals, read_order, runner_channel, wake_channel
-from common.db import migrate, runners
+from common.db import revision, runners
 from common.db.engine import Database
 from common.errors import Misconfigured, Unavailable
 from common.ids import new_id
@@ -58,7 +58,7 @@ async def _check_servers(settings: RunnerSettings) -> None:
     try:
         await db.check()
         async with db.connect() as conn:
-            if not await migrate.is_current(conn):
+            if not await revision.is_ready(conn):
                 raise Misconfigured("the database is not migrated: run `steadyrun migrate`")
         await bus.ping()
     finally:

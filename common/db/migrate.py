@@ -22,7 +22,6 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from common.db import checkpoints
-from common.db.engine import Connection
 from common.db.failures import POSTGRES
 from common.errors import Misconfigured, Unavailable
 
@@ -42,17 +41,6 @@ def migrate(url: str) -> None:
             checkpoints.set_up(url)
     except psycopg.OperationalError as error:
         raise _start_failure(error) from error
-
-
-async def is_current(connection: Connection) -> bool:
-    """Whether the schema is the one that this program was built for, checkpoints included."""
-    found = await connection.value(
-        "SELECT to_regclass('alembic_version') IS NOT NULL"
-        " AND to_regclass('checkpoint_writes') IS NOT NULL"
-    )
-    return (
-        bool(found) and await connection.value("SELECT version_num FROM alembic_version") == head()
-    )
 
 
 def head() -> str:

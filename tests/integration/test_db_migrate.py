@@ -16,7 +16,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from common.db.engine import Connection, Database
-from common.db.migrate import is_current, migrate
+from common.db.migrate import head, migrate
+from common.db.revision import NEEDED, is_ready
 from common.db.tables import metadata
 from common.errors import Misconfigured, Unavailable
 from deploy.state import free_port
@@ -53,7 +54,7 @@ def tables_of(url: str) -> set[str]:
 async def current(url: str) -> bool:
     database = Database(url, application_name="t", pool_size=1)
     async with database.connect() as connection:
-        found = await is_current(connection)
+        found = await is_ready(connection)
     await database.aclose()
     return found
 
@@ -80,10 +81,16 @@ async def test_four_processes_may_migrate_at_once(empty_url: str) -> None:
     assert await current(empty_url)
 
 
-async def test_a_schema_of_another_version_is_not_current(connection: Connection) -> None:
-    assert await is_current(connection)
-    await connection.rows("UPDATE alembic_version SET version_num = '9999'")
-    assert not await is_current(connection)
+def test_the_program_needs_the_newest_revision_that_it_brings() -> None:
+    assert head() == NEEDED
+
+
+async def test_an_older_schema_is_not_ready_and_a_newer_one_is(connection: Connection) -> None:
+    """A newer one was expanded for a program that is being rolled out beside this one."""
+    assert await is_ready(connection)
+    for version, ready in (("0000", False), ("0002", True)):
+        await connection.rows("UPDATE alembic_version SET version_num = $1", version)
+        assert await is_ready(connection) is ready
 
 
 def test_the_migrations_lead_to_the_metadata(database_url: str, empty_url: str) -> None:
