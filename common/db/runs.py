@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from common.db import checkpoints
+from common.db import checkpoints, run_sql
 from common.db.engine import Connection
-from common.db.statement import Statement
-from common.db.tables import IS_ACTIVE
 from common.db.values import refuse_unstorable
 from common.errors import Unavailable
 from common.runs import CancelReason, OnConflict, OnDisconnect, ResumeReason, Status
@@ -93,9 +91,6 @@ class Ended:
     promoted: str | None
 
 
-_FIELDS = tuple(Run.__dataclass_fields__)
-COLUMNS = ", ".join(_FIELDS)
-_COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
 _ENQUEUE_TRIES = 10
 
 
@@ -110,13 +105,13 @@ async def create(connection: Connection, new: NewRun) -> Run | None:
     refuse_unstorable(content=new.content, input=new.input, metadata=new.metadata)
     values = _creation_values(new)
     if new.on_conflict == "reject":
-        row = await _CREATE.row(connection, **values)
+        row = await run_sql.CREATE.row(connection, **values)
         return None if row is None else Run(*row)
     return await _enqueue(connection, new, values)
 
 
 async def find(connection: Connection, run_id: str) -> Run | None:
-    row = await _FIND.row(connection, id=run_id)
+    row = await run_sql.FIND.row(connection, id=run_id)
     return None if row is None else Run(*row)
 
 
@@ -128,24 +123,24 @@ async def find_for_user(connection: Connection, run_id: str, user_id: str) -> Ru
 
 async def active(connection: Connection, conversation_id: str) -> Run | None:
     """The run that makes the conversation busy; a waiting one does not count."""
-    row = await _ACTIVE.row(connection, conversation=conversation_id)
+    row = await run_sql.ACTIVE.row(connection, conversation=conversation_id)
     return None if row is None else Run(*row)
 
 
 async def active_of(connection: Connection, conversation_ids: list[str]) -> dict[str, Run]:
     """Active runs by conversation, for a page of conversations."""
-    rows = await _ACTIVE_OF.rows(connection, conversations=conversation_ids)
+    rows = await run_sql.ACTIVE_OF.rows(connection, conversations=conversation_ids)
     return {row["conversation_id"]: Run(*row) for row in rows}
 
 
 async def latest(connection: Connection, conversation_id: str) -> Run | None:
     """The newest run of a conversation, whatever its status."""
-    row = await _LATEST.row(connection, conversation=conversation_id)
+    row = await run_sql.LATEST.row(connection, conversation=conversation_id)
     return None if row is None else Run(*row)
 
 
 async def count_by_status(connection: Connection) -> dict[str, int]:
-    return {row[0]: row[1] for row in await _COUNT.rows(connection)}
+    return {row[0]: row[1] for row in await run_sql.COUNT.rows(connection)}
 
 
 async def lock(connection: Connection, run_id: str) -> Run | None:
@@ -153,7 +148,7 @@ async def lock(connection: Connection, run_id: str) -> Run | None:
 
     The first statement of everything that is decided on a run from outside.
     """
-    row = await _LOCK.row(connection, id=run_id)
+    row = await run_sql.LOCK.row(connection, id=run_id)
     return None if row is None else Run(*row)
 
 
@@ -170,7 +165,7 @@ async def claim(
     Raises each epoch. A run that never had an owner gets its first `reserve` numbers and its Redis
     noted right here. Nothing for a runner that is dead or whose lease is over.
     """
-    rows = await _CLAIM.rows(
+    rows = await run_sql.CLAIM.rows(
         connection,
         runner=runner_id,
         graphs=graphs,
@@ -183,14 +178,16 @@ async def claim(
 
 async def reserve(connection: Connection, run_id: str, epoch: int, upto: int) -> bool:
     """Numbers up to `upto` may be used from now on. Fenced."""
-    return await _RESERVE.found(connection, id=run_id, epoch=epoch, upto=upto)
+    return await run_sql.RESERVE.found(connection, id=run_id, epoch=epoch, upto=upto)
 
 
 async def note_identity(
     connection: Connection, run_id: str, epoch: int, identity: str | None, upto: int
 ) -> bool:
     """Notes the Redis that this owner writes to, and reserves numbers as `reserve` does. Fenced."""
-    return await _NOTE.found(connection, id=run_id, epoch=epoch, identity=identity, upto=upto)
+    return await run_sql.NOTE.found(
+        connection, id=run_id, epoch=epoch, identity=identity, upto=upto
+    )
 
 
 async def hold(connection: Connection, run_id: str, epoch: int) -> bool:
@@ -199,7 +196,7 @@ async def hold(connection: Connection, run_id: str, epoch: int) -> bool:
     Stronger than FOR SHARE: two transactions of one owner that both shared the row and then
     updated it would wait for each other. Fenced single statements (checkpoints) wait meanwhile.
     """
-    return await _HOLD.found(connection, id=run_id, epoch=epoch)
+    return await run_sql.HOLD.found(connection, id=run_id, epoch=epoch)
 
 
 async def finish(
@@ -219,7 +216,7 @@ async def finish(
     None: fenced. In a transaction with the archive of the terminal event. Interrupts that are still
     pending are cancelled with it; their `interrupt_resolved` should be in the log before.
     """
-    row = await _FINISH.row(
+    row = await run_sql.FINISH.row(
         connection,
         id=run_id,
         epoch=epoch,
@@ -240,7 +237,7 @@ async def cancel_unheld(
 
     Called by common.ownership under `lock`. None: it is held, has ended, or has a newer epoch.
     """
-    row = await _CANCEL_UNHELD.row(
+    row = await run_sql.CANCEL_UNHELD.row(
         connection, id=run_id, epoch=epoch, reason=reason, last=last_sequence
     )
     if row is None:
@@ -258,7 +255,7 @@ async def pause(
     False after a `hold` that was True: a decision or a cancel request came in between. The run must
     not wait then: look again, and go on (contract §5).
     """
-    return await _PAUSE.found(
+    return await run_sql.PAUSE.found(
         connection, id=run_id, epoch=epoch, last=last_sequence, next=next_nodes
     )
 
@@ -270,7 +267,7 @@ async def requeue(
 
     Not charged as an attempt: only a dead runner is (design §5).
     """
-    return await _REQUEUE.found(
+    return await run_sql.REQUEUE.found(
         connection, id=run_id, epoch=epoch, last=last_sequence, reason=reason
     )
 
@@ -279,7 +276,7 @@ async def give_back(connection: Connection, run_id: str, epoch: int) -> bool:
     """running → queued, uncleanly: a tail of the log may be in Redis only, and numbers that were
     reserved may have been used. For a run that its runner holds but does not execute. Fenced.
     """
-    return await _GIVE_BACK.found(connection, id=run_id, epoch=epoch)
+    return await run_sql.GIVE_BACK.found(connection, id=run_id, epoch=epoch)
 
 
 async def queue_unheld(
@@ -294,7 +291,7 @@ async def queue_unheld(
 
     Called by common.ownership under `lock`. `principal`: who asked, None leaves it as it is.
     """
-    row = await _QUEUE_UNHELD.row(
+    row = await run_sql.QUEUE_UNHELD.row(
         connection,
         id=run_id,
         epoch=epoch,
@@ -307,7 +304,7 @@ async def queue_unheld(
 
 async def request_cancel(connection: Connection, run_id: str, reason: CancelReason) -> Run | None:
     """The first reason counts. Gives the run; None if it has ended or never was."""
-    row = await _REQUEST_CANCEL.row(connection, id=run_id, reason=reason)
+    row = await run_sql.REQUEST_CANCEL.row(connection, id=run_id, reason=reason)
     return None if row is None else Run(*row)
 
 
@@ -315,7 +312,7 @@ async def cancel_requests(
     connection: Connection, runner_id: str
 ) -> list[tuple[str, int, CancelReason]]:
     """(run, epoch, reason) of the runner's runs that are to be cancelled."""
-    rows = await _CANCEL_REQUESTS.rows(connection, runner=runner_id)
+    rows = await run_sql.CANCEL_REQUESTS.rows(connection, runner=runner_id)
     return [(row[0], row[1], row[2]) for row in rows]
 
 
@@ -323,7 +320,7 @@ async def owned(
     connection: Connection, runner_id: str
 ) -> dict[str, tuple[int, CancelReason | None]]:
     """(epoch, cancel request) of every run that the runner holds: what is missing it has lost."""
-    rows = await _OWNED.rows(connection, runner=runner_id)
+    rows = await run_sql.OWNED.rows(connection, runner=runner_id)
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
@@ -331,7 +328,7 @@ async def to_cancel(connection: Connection, older_s: float, limit: int = 100) ->
     """Runs that no runner holds though their cancellation was asked `older_s` ago: somebody died
     between asking and acting. Any process may finish it (OwnerActs.cancel).
     """
-    rows = await _TO_CANCEL.rows(connection, older=older_s, limit=limit)
+    rows = await run_sql.TO_CANCEL.rows(connection, older=older_s, limit=limit)
     return [Run(*row) for row in rows]
 
 
@@ -354,7 +351,7 @@ async def _enqueue(connection: Connection, new: NewRun, values: dict[str, Any]) 
     """No row: the active run ended while we waited for it, and another one was there already."""
     supersede = new.on_conflict in ("interrupt", "rollback")
     for _ in range(_ENQUEUE_TRIES):
-        row = await _ENQUEUE.row(
+        row = await run_sql.ENQUEUE.row(
             connection, supersede=supersede, rollback=new.on_conflict == "rollback", **values
         )
         if row is not None:
@@ -366,176 +363,8 @@ async def _after_end(
     connection: Connection, run_id: str, conversation_id: str, followed: bool, rollback: bool
 ) -> Ended:
     if rollback:
-        await _DELETE_MESSAGES.rows(connection, id=run_id)
+        await run_sql.DELETE_MESSAGES.rows(connection, id=run_id)
         await checkpoints.roll_back(connection, conversation_id, run_id)
     if not followed:
         return Ended(promoted=None)
-    return Ended(promoted=await _PROMOTE.value(connection, conversation=conversation_id))
-
-
-_INSERT_RUN = f"""
-run AS (
-    INSERT INTO runs (id, conversation_id, user_id, user_message_id, graph, input, principal,
-                      metadata, on_disconnect, waiting)
-    SELECT :id, :conversation, :user, :message, :graph, :input::jsonb, :principal::jsonb,
-           :metadata::jsonb, :on_disconnect, {{waiting}}
-    ON CONFLICT (conversation_id) WHERE {IS_ACTIVE} DO NOTHING
-    RETURNING {COLUMNS}),
-message AS (
-    INSERT INTO messages (id, conversation_id, run_id, role, content)
-    SELECT :message, :conversation, run.id, 'user', :content FROM run),
-touched AS (
-    UPDATE conversations SET updated_at = clock_timestamp()
-     WHERE id = :conversation AND EXISTS (SELECT FROM run))
-SELECT {COLUMNS} FROM run
-"""
-
-_CREATE = Statement("WITH" + _INSERT_RUN.format(waiting="false"))
-
-_ENQUEUE = Statement(
-    f"""
-WITH active AS (
-    UPDATE runs SET followed = true, rollback = rollback OR :rollback,
-           cancel_requested = CASE WHEN :supersede THEN coalesce(cancel_requested, 'superseded')
-                                   ELSE cancel_requested END,
-           updated_at = clock_timestamp()
-     WHERE conversation_id = :conversation AND {IS_ACTIVE}
-    RETURNING id),"""
-    + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM active)")
-)
-
-_FIND = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id")
-_LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE")
-_ACTIVE = Statement(
-    f"SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE}"
-)
-_ACTIVE_OF = Statement(
-    f"SELECT {COLUMNS} FROM runs"
-    f" WHERE conversation_id = ANY(:conversations::text[]) AND {IS_ACTIVE}"
-)
-_LATEST = Statement(f"""
-SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation ORDER BY position DESC LIMIT 1
-""")
-_COUNT = Statement("SELECT status, count(*) FROM runs GROUP BY status")
-
-_CLAIM = Statement(f"""
-WITH picked AS MATERIALIZED (
-    SELECT id, sequence_reserved, redis_identity FROM runs
-     WHERE status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
-       AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL
-                                         AND lease_until > clock_timestamp())
-     ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),
-r AS (
-    UPDATE runs SET status = 'running', runner_id = :runner, epoch = runs.epoch + 1,
-           started_at = coalesce(runs.started_at, clock_timestamp()),
-           updated_at = clock_timestamp(),
-           sequence_reserved = CASE WHEN runs.epoch = 0 THEN :reserve::bigint
-                                    ELSE runs.sequence_reserved END,
-           redis_identity = CASE WHEN runs.epoch = 0 THEN :identity::text
-                                 ELSE runs.redis_identity END
-      FROM picked WHERE runs.id = picked.id
-    RETURNING runs.*, picked.sequence_reserved AS previous_reserved,
-              picked.redis_identity AS previous_identity)
-SELECT {_COLUMNS_OF_R},
-       coalesce((SELECT max(e.last_sequence) FROM run_events e WHERE e.run_id = r.id), 0),
-       r.previous_reserved, r.previous_identity
-  FROM r ORDER BY r.queued_at
-""")
-
-_HELD = "id = :id AND epoch = :epoch AND status = 'running'"
-
-_RESERVE = Statement(f"""
-UPDATE runs SET sequence_reserved = greatest(sequence_reserved, :upto) WHERE {_HELD} RETURNING 1
-""")
-
-_NOTE = Statement(f"""
-UPDATE runs SET redis_identity = :identity, sequence_reserved = greatest(sequence_reserved, :upto)
- WHERE {_HELD} RETURNING 1
-""")
-
-_HOLD = Statement(f"SELECT 1 FROM runs WHERE {_HELD} FOR NO KEY UPDATE")
-
-_FINISH = Statement(f"""
-WITH ended AS (
-    UPDATE runs SET status = :status, runner_id = NULL, finished_at = clock_timestamp(),
-           updated_at = clock_timestamp(), last_sequence = :last, sequence_reserved = :last,
-           message_id = :message, output = :output::jsonb, error = :error::jsonb,
-           cancel_reason = :reason, next = '[]'
-     WHERE {_HELD} RETURNING id, conversation_id, followed, rollback),
-closed AS (
-    UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
-     WHERE run_id = (SELECT id FROM ended) AND status = 'pending'),
-touched AS (
-    UPDATE conversations SET updated_at = clock_timestamp()
-     WHERE id = (SELECT conversation_id FROM ended))
-SELECT conversation_id, followed, rollback FROM ended
-""")
-
-_CANCEL_UNHELD = Statement(f"""
-UPDATE runs SET status = 'cancelled', waiting = false, epoch = epoch + 1, cancel_reason = :reason,
-       finished_at = clock_timestamp(), updated_at = clock_timestamp(),
-       last_sequence = :last, sequence_reserved = :last, next = '[]'
- WHERE id = :id AND epoch = :epoch AND status IN ('queued', 'interrupted')
-RETURNING {COLUMNS}, followed
-""")
-
-_PAUSE = Statement(f"""
-UPDATE runs SET status = 'interrupted', runner_id = NULL, updated_at = clock_timestamp(),
-       last_sequence = :last, sequence_reserved = :last, next = :next::jsonb
- WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
-       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken)
-RETURNING 1
-""")
-
-_REQUEUE = Statement(f"""
-UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
-       queued_at = clock_timestamp(), updated_at = clock_timestamp(),
-       last_sequence = :last, sequence_reserved = :last
- WHERE {_HELD} RETURNING 1
-""")
-
-_GIVE_BACK = Statement(f"""
-UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = 'failover',
-       queued_at = clock_timestamp(), updated_at = clock_timestamp()
- WHERE {_HELD} RETURNING 1
-""")
-
-_QUEUE_UNHELD = Statement(f"""
-UPDATE runs SET status = 'queued', epoch = epoch + 1, resume_reason = :reason,
-       queued_at = clock_timestamp(), updated_at = clock_timestamp(), next = '[]',
-       last_sequence = :last, sequence_reserved = :last,
-       principal = coalesce(:principal::jsonb, principal)
- WHERE id = :id AND epoch = :epoch AND status = 'interrupted'
-RETURNING {COLUMNS}
-""")
-
-_REQUEST_CANCEL = Statement(f"""
-UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
-       updated_at = clock_timestamp()
- WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
-""")
-
-_CANCEL_REQUESTS = Statement("""
-SELECT id, epoch, cancel_requested FROM runs
- WHERE runner_id = :runner AND cancel_requested IS NOT NULL
-""")
-
-_OWNED = Statement("SELECT id, epoch, cancel_requested FROM runs WHERE runner_id = :runner")
-
-_TO_CANCEL = Statement(f"""
-SELECT {COLUMNS} FROM runs
- WHERE cancel_requested IS NOT NULL AND status IN ('queued', 'interrupted')
-   AND updated_at < clock_timestamp() - make_interval(secs => :older::double precision)
- ORDER BY updated_at LIMIT :limit
-""")
-
-_DELETE_MESSAGES = Statement("DELETE FROM messages WHERE run_id = :id")
-
-_PROMOTE = Statement("""
-UPDATE runs SET waiting = false, queued_at = clock_timestamp(), updated_at = clock_timestamp(),
-       followed = EXISTS (SELECT FROM runs w WHERE w.conversation_id = :conversation
-                                               AND w.waiting AND w.id <> runs.id)
- WHERE id = (SELECT w.id FROM runs w WHERE w.conversation_id = :conversation AND w.waiting
-              ORDER BY w.position LIMIT 1 FOR NO KEY UPDATE)
-RETURNING id
-""")
+    return Ended(promoted=await run_sql.PROMOTE.value(connection, conversation=conversation_id))

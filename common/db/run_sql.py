@@ -1,0 +1,209 @@
+"""The statements of common.db.runs, in the order of their functions.
+
+`COLUMNS` are the fields of `runs.Run`, in its order: rows become objects by position.
+"""
+
+from common.db.statement import Statement
+from common.db.tables import IS_ACTIVE
+
+_FIELDS = [
+    "id",
+    "conversation_id",
+    "user_id",
+    "user_message_id",
+    "graph",
+    "status",
+    "waiting",
+    "epoch",
+    "runner_id",
+    "attempts",
+    "resume_reason",
+    "last_sequence",
+    "sequence_reserved",
+    "redis_identity",
+    "input",
+    "principal",
+    "metadata",
+    "on_disconnect",
+    "cancel_requested",
+    "next",
+    "output",
+    "message_id",
+    "error",
+    "cancel_reason",
+    "rollback",
+    "created_at",
+    "queued_at",
+    "started_at",
+    "finished_at",
+    "updated_at",
+]
+COLUMNS = ", ".join(_FIELDS)
+_COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
+
+_INSERT_RUN = f"""
+run AS (
+    INSERT INTO runs (id, conversation_id, user_id, user_message_id, graph, input, principal,
+                      metadata, on_disconnect, waiting)
+    SELECT :id, :conversation, :user, :message, :graph, :input::jsonb, :principal::jsonb,
+           :metadata::jsonb, :on_disconnect, {{waiting}}
+    ON CONFLICT (conversation_id) WHERE {IS_ACTIVE} DO NOTHING
+    RETURNING {COLUMNS}),
+message AS (
+    INSERT INTO messages (id, conversation_id, run_id, role, content)
+    SELECT :message, :conversation, run.id, 'user', :content FROM run),
+touched AS (
+    UPDATE conversations SET updated_at = clock_timestamp()
+     WHERE id = :conversation AND EXISTS (SELECT FROM run))
+SELECT {COLUMNS} FROM run
+"""
+
+CREATE = Statement("WITH" + _INSERT_RUN.format(waiting="false"))
+
+ENQUEUE = Statement(
+    f"""
+WITH active AS (
+    UPDATE runs SET followed = true, rollback = rollback OR :rollback,
+           cancel_requested = CASE WHEN :supersede THEN coalesce(cancel_requested, 'superseded')
+                                   ELSE cancel_requested END,
+           updated_at = clock_timestamp()
+     WHERE conversation_id = :conversation AND {IS_ACTIVE}
+    RETURNING id),"""
+    + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM active)")
+)
+
+FIND = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id")
+LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE")
+ACTIVE = Statement(
+    f"SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE}"
+)
+ACTIVE_OF = Statement(
+    f"SELECT {COLUMNS} FROM runs"
+    f" WHERE conversation_id = ANY(:conversations::text[]) AND {IS_ACTIVE}"
+)
+LATEST = Statement(f"""
+SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation ORDER BY position DESC LIMIT 1
+""")
+COUNT = Statement("SELECT status, count(*) FROM runs GROUP BY status")
+
+CLAIM = Statement(f"""
+WITH picked AS MATERIALIZED (
+    SELECT id, sequence_reserved, redis_identity FROM runs
+     WHERE status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
+       AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL
+                                         AND lease_until > clock_timestamp())
+     ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),
+r AS (
+    UPDATE runs SET status = 'running', runner_id = :runner, epoch = runs.epoch + 1,
+           started_at = coalesce(runs.started_at, clock_timestamp()),
+           updated_at = clock_timestamp(),
+           sequence_reserved = CASE WHEN runs.epoch = 0 THEN :reserve::bigint
+                                    ELSE runs.sequence_reserved END,
+           redis_identity = CASE WHEN runs.epoch = 0 THEN :identity::text
+                                 ELSE runs.redis_identity END
+      FROM picked WHERE runs.id = picked.id
+    RETURNING runs.*, picked.sequence_reserved AS previous_reserved,
+              picked.redis_identity AS previous_identity)
+SELECT {_COLUMNS_OF_R},
+       coalesce((SELECT max(e.last_sequence) FROM run_events e WHERE e.run_id = r.id), 0),
+       r.previous_reserved, r.previous_identity
+  FROM r ORDER BY r.queued_at
+""")
+
+_HELD = "id = :id AND epoch = :epoch AND status = 'running'"
+
+RESERVE = Statement(f"""
+UPDATE runs SET sequence_reserved = greatest(sequence_reserved, :upto) WHERE {_HELD} RETURNING 1
+""")
+
+NOTE = Statement(f"""
+UPDATE runs SET redis_identity = :identity, sequence_reserved = greatest(sequence_reserved, :upto)
+ WHERE {_HELD} RETURNING 1
+""")
+
+HOLD = Statement(f"SELECT 1 FROM runs WHERE {_HELD} FOR NO KEY UPDATE")
+
+FINISH = Statement(f"""
+WITH ended AS (
+    UPDATE runs SET status = :status, runner_id = NULL, finished_at = clock_timestamp(),
+           updated_at = clock_timestamp(), last_sequence = :last, sequence_reserved = :last,
+           message_id = :message, output = :output::jsonb, error = :error::jsonb,
+           cancel_reason = :reason, next = '[]'
+     WHERE {_HELD} RETURNING id, conversation_id, followed, rollback),
+closed AS (
+    UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
+     WHERE run_id = (SELECT id FROM ended) AND status = 'pending'),
+touched AS (
+    UPDATE conversations SET updated_at = clock_timestamp()
+     WHERE id = (SELECT conversation_id FROM ended))
+SELECT conversation_id, followed, rollback FROM ended
+""")
+
+CANCEL_UNHELD = Statement(f"""
+UPDATE runs SET status = 'cancelled', waiting = false, epoch = epoch + 1, cancel_reason = :reason,
+       finished_at = clock_timestamp(), updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last, next = '[]'
+ WHERE id = :id AND epoch = :epoch AND status IN ('queued', 'interrupted')
+RETURNING {COLUMNS}, followed
+""")
+
+PAUSE = Statement(f"""
+UPDATE runs SET status = 'interrupted', runner_id = NULL, updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last, next = :next::jsonb
+ WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
+       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken)
+RETURNING 1
+""")
+
+REQUEUE = Statement(f"""
+UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
+       queued_at = clock_timestamp(), updated_at = clock_timestamp(),
+       last_sequence = :last, sequence_reserved = :last
+ WHERE {_HELD} RETURNING 1
+""")
+
+GIVE_BACK = Statement(f"""
+UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = 'failover',
+       queued_at = clock_timestamp(), updated_at = clock_timestamp()
+ WHERE {_HELD} RETURNING 1
+""")
+
+QUEUE_UNHELD = Statement(f"""
+UPDATE runs SET status = 'queued', epoch = epoch + 1, resume_reason = :reason,
+       queued_at = clock_timestamp(), updated_at = clock_timestamp(), next = '[]',
+       last_sequence = :last, sequence_reserved = :last,
+       principal = coalesce(:principal::jsonb, principal)
+ WHERE id = :id AND epoch = :epoch AND status = 'interrupted'
+RETURNING {COLUMNS}
+""")
+
+REQUEST_CANCEL = Statement(f"""
+UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
+       updated_at = clock_timestamp()
+ WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
+""")
+
+CANCEL_REQUESTS = Statement("""
+SELECT id, epoch, cancel_requested FROM runs
+ WHERE runner_id = :runner AND cancel_requested IS NOT NULL
+""")
+
+OWNED = Statement("SELECT id, epoch, cancel_requested FROM runs WHERE runner_id = :runner")
+
+TO_CANCEL = Statement(f"""
+SELECT {COLUMNS} FROM runs
+ WHERE cancel_requested IS NOT NULL AND status IN ('queued', 'interrupted')
+   AND updated_at < clock_timestamp() - make_interval(secs => :older::double precision)
+ ORDER BY updated_at LIMIT :limit
+""")
+
+DELETE_MESSAGES = Statement("DELETE FROM messages WHERE run_id = :id")
+
+PROMOTE = Statement("""
+UPDATE runs SET waiting = false, queued_at = clock_timestamp(), updated_at = clock_timestamp(),
+       followed = EXISTS (SELECT FROM runs w WHERE w.conversation_id = :conversation
+                                               AND w.waiting AND w.id <> runs.id)
+ WHERE id = (SELECT w.id FROM runs w WHERE w.conversation_id = :conversation AND w.waiting
+              ORDER BY w.position LIMIT 1 FOR NO KEY UPDATE)
+RETURNING id
+""")
