@@ -178,8 +178,10 @@ async def test_a_lost_last_message_is_healed_by_the_position_check(
 ) -> None:
     house.drops = lambda number: True
     async with house.hub(check_interval_s=0.02) as hub:
-        reading = asyncio.create_task(joined(hub, run.id))
+        follower = await hub.follow(run.id, 0, "end")
+        reading = asyncio.create_task(drained(follower))
         await run.say("a")
+        await until(lambda: follower.position == 1 and follower.waiting)
         await run.finish()
         assert await reading == written(run)
     assert house.count("distrust_total", reason="position") > 0
