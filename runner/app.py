@@ -23,6 +23,7 @@ from common.db.engine import Database
 from common.errors import Misconfigured, Unavailable
 from common.ids import new_id
 from common.masking import Masker
+from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from runner.checkpointer import open_pool
 from runner.execution import Kit
@@ -31,6 +32,7 @@ from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
 from runner.reaper import Reaper
 from runner.registry import Registry
+from runner.sweeper import Sweeper
 from runner.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -126,6 +128,7 @@ class _Life:
             questions=Questions(self._registry, masker),
         )
         self._worker = Worker(kit, self._id)
+        self._owner = OwnerActs(self._db, bus_log, signals)
         self._subscriptions = Subscriptions(
             redis_url,
             bus,
@@ -182,6 +185,7 @@ class _Life:
             self._publisher.run(),
             self._reaper.run(),
             self._worker.run(),
+            Sweeper(self._db, self._owner).run(),
         ]
         try:
             async with asyncio.TaskGroup() as group:

@@ -33,7 +33,7 @@ async def open_outlet(
         return _begin(kit, run, on_lost)
     opened, generation = await _take_over(kit, run)
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
-    await _tell_take_over(kit, run, outlet, _first_event(run, opened, discard))
+    await _tell_take_over(kit, run, outlet, opened, _first_event(run, opened, discard))
     return outlet
 
 
@@ -79,7 +79,9 @@ def _without_redis(run: ClaimedRun) -> Opened:
     return Opened(top=top, next_sequence=max(top, run.previous_reserved) + 1, trusted=False)
 
 
-async def _tell_take_over(kit: "Kit", run: ClaimedRun, outlet: Outlet, first: Event) -> None:
+async def _tell_take_over(
+    kit: "Kit", run: ClaimedRun, outlet: Outlet, opened: Opened, first: Event
+) -> None:
     async with kit.db.connect() as conn:
         untold = await interrupts.untold(conn, run.id)
     upto = outlet.writer.next_sequence + len(untold) + kit.settings.sequence_block
@@ -90,7 +92,10 @@ async def _tell_take_over(kit: "Kit", run: ClaimedRun, outlet: Outlet, first: Ev
             raise LeaseLost(run.id, run.epoch)
         await interrupts.mark_told(conn, run.id, run.epoch, [row.id for row in untold])
 
-    await outlet.settle([*map(resolved_event, untold), first], change, leaves=False)
+    resolved = [resolved_event(row) for row in untold]
+    # numbers jump at `run_resumed` only (contract §3), so there it is the first
+    events = [*resolved, first] if opened.trusted else [first, *resolved]
+    await outlet.settle(events, change, leaves=False)
     outlet.writer.reserved = max(outlet.writer.reserved, upto)
 
 

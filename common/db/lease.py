@@ -18,12 +18,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import QueryCanceled
 
+from common.db.runners import LOCK_CLASS
 from common.errors import Misconfigured, Unavailable
 
 log = logging.getLogger(__name__)
-
-LOCK_CLASS: Final = int.from_bytes(b"Stdy")
-"""First half of the advisory lock (class, runners.slot): nobody else's locks look like ours."""
 
 SILENCE_MS: Final = 4000
 """A peer that acknowledges nothing for so long is gone; well below the default lease of 6 s."""

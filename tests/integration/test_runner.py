@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from common.bus.client import Bus
+from common.bus.log import LogConnection
+from common.bus.signals import Signals
 from common.db import archive, interrupts, messages, runners, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
 from common.db.runs import Run
+from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from runner.app import serve
+from runner.sweeper import Sweeper
 from tests.acceptance.conftest import GRAPHS
 from tests.support import rows
 from tests.support.until import until
@@ -271,3 +276,48 @@ def folded(events: list[Json]) -> list[int]:
             shown = [e for e in shown if e.get("stepId") not in event["discard"]]
         shown.append(event)
     return [e["data"]["n"] for e in shown if e["type"] == "custom" and "n" in e["data"]]
+
+
+async def test_a_cancellation_whose_asker_died_is_finished_by_a_runner(
+    world: World, redis_url: str, redis_prefix: str
+) -> None:
+    run_id = await world.start("no such graph is loaded here")
+    async with world.db.connect() as conn:
+        await runs.request_cancel(conn, run_id, "user")
+    bus, log = Bus(redis_url, prefix=redis_prefix), LogConnection(redis_url, prefix=redis_prefix)
+    sweeper = Sweeper(world.db, OwnerActs(world.db, log, Signals(bus)))
+    await sweeper.sweep(older_s=60)
+    assert (await world.find(run_id)).status == "queued"
+    await sweeper.sweep(older_s=0)
+    assert (await world.find(run_id)).status == "cancelled"
+    assert types(await world.events(run_id)) == ["cancelled"]
+    await log.aclose()
+    await bus.aclose()
+
+
+async def test_numbers_jump_at_run_resumed_also_where_a_decision_is_untold(world: World) -> None:
+    """Redis lost its tail together with the runner, and a person decided meanwhile."""
+    serving = Serving(world.settings)
+    run_id = await world.start("ask")
+    paused = await world.until_status(run_id, "interrupted")
+    await serving.stop()
+    [question] = await world.interrupts(run_id)
+    async with world.db.begin() as conn:
+        await interrupts.decide(
+            conn, question.id, decision="approve", answer={"value": 1}, by="ada"
+        )
+        await conn.rows(
+            "UPDATE runs SET status = 'queued', resume_reason = 'failover',"
+            " sequence_reserved = last_sequence + 500, redis_identity = 'another' WHERE id = $1",
+            run_id,
+        )
+    second = Serving(world.settings)
+    await world.until_status(run_id, "completed")
+    await second.stop()
+    later = [e for e in await world.events(run_id) if e["sequence"] > paused.last_sequence]
+    assert types(later)[:2] == ["run_resumed", "interrupt_resolved"]
+    assert later[0]["reason"] == "failover"
+    assert later[0]["sequence"] == paused.last_sequence + 501
+    assert [e["sequence"] for e in later] == list(
+        range(later[0]["sequence"], later[0]["sequence"] + len(later))
+    )

@@ -1,0 +1,53 @@
+"""Finishes what somebody began on a run that no runner holds, and died before finishing.
+
+A cancellation is asked for in one transaction and acted on in the next; between them the process
+may die. Every runner sweeps; the acts are idempotent, so any number may do it at once (I6).
+"""
+
+import asyncio
+import random
+from typing import Final
+
+import structlog
+
+from common.db import runs
+from common.db.engine import Database
+from common.db.runs import Run
+from common.errors import LeaseLost, Unavailable
+from common.ownership import OwnerActs
+from common.runs import CancelReason
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S: Final = 5.0
+OLDER_S: Final = 3.0  # whoever asked is given so long to act
+
+
+class Sweeper:
+    def __init__(self, db: Database, owner: OwnerActs, *, interval_s: float = INTERVAL_S) -> None:
+        self._db = db
+        self._owner = owner
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Ends by cancellation; waits out a server that is away."""
+        while True:
+            await asyncio.sleep(self._interval_s * random.uniform(0.8, 1.2))
+            try:
+                await self.sweep()
+            except Unavailable as error:
+                log.warning("sweep_failed", what=error.what)
+
+    async def sweep(self, older_s: float = OLDER_S) -> None:
+        async with self._db.connect() as conn:
+            left = await runs.to_cancel(conn, older_s)
+        for run in left:
+            if run.cancel_requested is not None:
+                await self._cancel(run, run.cancel_requested)
+
+    async def _cancel(self, run: Run, reason: CancelReason) -> None:
+        try:
+            await self._owner.cancel(run, reason)
+            log.info("cancellation_finished", run_id=run.id)
+        except LeaseLost:  # somebody else is at it
+            log.info("cancellation_taken_over", run_id=run.id)
