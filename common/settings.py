@@ -30,6 +30,9 @@ class Settings(BaseSettings):
     )
     redis_prefix: str = Field("", description="put before every Redis key and channel")
     graphs: Path = Field(Path("langgraph.json"), description="the graph file (contract §8)")
+    start_patience_s: float = Field(
+        0, ge=0, description="how long to wait at start for Postgres and Redis to answer"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
     )

@@ -32,6 +32,7 @@ OPEN_FILES_MAX = 262_144
 PROGRAM = (sys.executable, "-P", "-m", "deploy.cli")
 RUNNER_STARTED = '"runner_started"'  # its log line once the graphs are loaded and it is registered
 QUIET_LEVELS = ("warning", "error")  # where that line is not written, a runner that
+START_PATIENCE_S = 60.0  # of gateways and runners, for servers that are started beside them
 RUNNER_PROBATION_S = 20.0  # ends so early is taken for one that could not load its graphs
 
 
@@ -87,20 +88,22 @@ class System:
 
     def start(self, supervisor: Supervisor) -> None:
         """In order; raises what `Supervisor.start` raises."""
-        supervisor.start(server.child() for server in (self._redis, self._postgres) if server)
-        self._migrate(supervisor)
-        supervisor.start([*self._gateways(), *self._runner_children()])
+        servers = [server.child() for server in (self._redis, self._postgres) if server]
+        ours = [*self._gateways(), *self._runner_children()]
+        wanted = schema_fingerprint()
+        if self._postgres and self._postgres.label == wanted:
+            supervisor.start([*servers, *ours])  # ours wait for the servers while they load
+        else:
+            supervisor.start(servers)
+            self._migrate(supervisor, wanted)
+            supervisor.start(ours)
         if self._nginx:
             supervisor.start([self._nginx.child()])
 
-    def _migrate(self, supervisor: Supervisor) -> None:
-        """A second and more is saved where our own cluster is known to have this schema."""
-        wanted = schema_fingerprint()
-        if self._postgres and self._postgres.label == wanted:
-            return
+    def _migrate(self, supervisor: Supervisor, label: str) -> None:
         supervisor.run_once("migrate", self._command("migrate", "migrate"))
         if self._postgres:
-            self._postgres.put_label(wanted)
+            self._postgres.put_label(label)
 
     def note(self, processes: Sequence[Process]) -> None:
         self.topology = replace(self.topology, processes=processes)
@@ -171,6 +174,7 @@ class System:
             "STEADYRUN_GRAPHS": str(self._graphs),
             "STEADYRUN_DEMO": "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1",
             "PYTHONUNBUFFERED": "1",
+            "STEADYRUN_START_PATIENCE_S": str(START_PATIENCE_S),
         }
         return kept | ours
 

@@ -34,10 +34,11 @@ def _run(settings: GatewaySettings) -> None:
 
 
 async def _serve(app: object, settings: GatewaySettings) -> None:
+    from common.starting import when_available
     from gateway.server import listen, server
 
     gateway = app.state.gateway  # type: ignore[attr-defined]
-    await gateway.check()
+    await when_available(gateway.check, settings.start_patience_s)
     try:
         listener = listen(settings.gateway_host, settings.gateway_port)
     except OSError as error:

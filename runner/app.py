@@ -25,6 +25,7 @@ from common.ids import new_id
 from common.masking import Masker
 from common.ownership import OwnerActs
 from common.settings import RunnerSettings
+from common.starting import when_available
 from runner.checkpointer import open_pool
 from runner.execution import Kit
 from runner.lease import Lease
@@ -44,7 +45,7 @@ async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
     """Until `stop` is set. Raises Misconfigured, or Unavailable if a server is missing at start."""
     registry = Registry.load(settings.graphs)
     await registry.prepare()
-    await _check_servers(settings)
+    await when_available(lambda: _check_servers(settings), settings.start_patience_s)
     while not stop.is_set():
         try:
             await _Life(settings, registry, stop).live()

@@ -4,9 +4,6 @@ The runner's fenced saver writes them; a conversation's id is LangGraph's `threa
 checkpoint's metadata holds the `run_id` that wrote it.
 """
 
-import psycopg
-from psycopg.rows import DictRow, dict_row
-
 from common.db.engine import Connection
 from common.db.statement import Statement
 
@@ -15,8 +12,10 @@ def set_up(url: str) -> None:
     """LangGraph's own migrations. The caller holds the migration lock: four at once fail
     (langgraph-facts §8). Autocommit, as they create indexes concurrently.
     """
-    # LangGraph is the runner's; only a migration needs it here, and only for its DDL
+    # only a migration needs these here, LangGraph for its DDL: gateways start without them
+    import psycopg
     from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg.rows import DictRow, dict_row
 
     with psycopg.Connection[DictRow].connect(
         url, autocommit=True, prepare_threshold=0, row_factory=dict_row, options=_LIMITS
