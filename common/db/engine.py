@@ -1,34 +1,27 @@
-"""Connections to Postgres: SQLAlchemy's pool over asyncpg, spoken to directly.
+"""Connections to Postgres: asyncpg and its pool.
 
-The statements of this package are fixed texts; neither Core's compiler nor its result objects would
-add anything to them, and they cost as much as the statement itself. So the pool is SQLAlchemy's and
-each call goes straight to the driver (design §5: plain asyncpg under SQLAlchemy's pool).
-
-`begin()` is one transaction, `connect()` is autocommit: a single statement, reading or writing.
-A connection is checked when it leaves the pool: an idle one whose socket is readable has been ended
-by the server. That costs a look and no round trip; after a restart the dead ones are replaced.
-Failures of the driver are translated at each call (common.db.failures). When a caller is cancelled
-inside a statement, or anywhere inside a transaction, its connection is dropped, never given to the
-next caller.
+The statements of this package are fixed texts, so nothing stands between them and the driver (ADR
+0004). `begin()` is one transaction, `connect()` is autocommit: a single statement, reading or
+writing. A connection is checked when it leaves the pool: an idle one whose socket is readable has
+been ended by the server. That costs a look and no round trip; after a restart the dead ones are
+replaced. Failures of the driver are translated at each call (common.db.failures). When a caller is
+cancelled inside a statement, or anywhere inside a transaction, its connection is dropped, never
+given to the next caller.
 """
 
 import select
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
-from sqlalchemy import event
-from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import PoolProxiedConnection
 
 from common.db.failures import FOREIGN, misconfigured, translate
 from common.db.values import decode_jsonb, encode_jsonb
 
 CONNECT_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 10.0
-CONNECTION_AGE_MAX_S = 1800
+IDLE_MAX_S = 300.0
 # a process that stands still inside a transaction must not hold its rows for ever (core-facts §2)
 IDLE_TRANSACTION_MAX_S = 30.0
 
@@ -77,39 +70,35 @@ class Database:
         *,
         application_name: str,
         pool_size: int,
-        max_overflow: int = 0,
         timeout_s: float = 15.0,
         pool_timeout_s: float = POOL_TIMEOUT_S,
     ) -> None:
-        self._url = url
         self._timeout_s = timeout_s
-        self._server_settings = _server_settings(application_name, timeout_s)
-        self._engine = create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=self._open,
-            pool_size=pool_size,
-            max_overflow=max_overflow,
-            pool_timeout=pool_timeout_s,
-            pool_recycle=CONNECTION_AGE_MAX_S,
-            pool_use_lifo=True,
-        )
-        event.listen(self._engine.sync_engine, "connect", _speak_json)
-        event.listen(self._engine.sync_engine, "checkout", _replace_dead)
+        self._pool_size = pool_size
+        self._pool_timeout_s = pool_timeout_s
+        self._pool: Any = None  # made in the loop that uses it
+        self._settings = {
+            "dsn": url,
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": timeout_s + 1,  # the server's limit should speak first
+            "server_settings": _server_settings(application_name, timeout_s),
+        }
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Connection]:
         """Autocommit: each statement is its own transaction."""
-        pooled, connection = await self._check_out()
+        driver = await self._check_out()
+        connection = Connection(driver)
         try:
             yield connection
         finally:
-            _give_back(pooled, drop=connection.in_flight)
+            await self._give_back(driver, drop=connection.in_flight)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
         """One transaction (READ COMMITTED): committed at the end, rolled back by any error."""
-        pooled, connection = await self._check_out()
-        finished = False
+        driver = await self._check_out()
+        connection, finished = Connection(driver), False
         try:
             await connection.rows("BEGIN")
             try:
@@ -122,7 +111,7 @@ class Database:
             await connection.rows("COMMIT")
             finished = True
         finally:
-            _give_back(pooled, drop=not finished)
+            await self._give_back(driver, drop=not finished)
 
     async def ping(self) -> None:
         """Raises Unavailable unless Postgres answers."""
@@ -132,30 +121,52 @@ class Database:
     async def check(self) -> None:
         """For composition roots: like `ping`, but what waiting cannot heal is Misconfigured."""
         try:
-            driver = await self._open()
+            driver = await asyncpg.connect(**self._settings)
         except FOREIGN as error:
             raise misconfigured(error) or translate(error) or error from error
         await driver.close()
 
     async def aclose(self) -> None:
-        await self._engine.dispose()
+        """Closes the pool, whatever is still under way."""
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool = None
 
-    async def _open(self) -> Any:
-        return await asyncpg.connect(
-            self._url,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=self._timeout_s + 1,  # the server's limit should speak first
-            server_settings=self._server_settings,
-        )
-
-    async def _check_out(self) -> tuple[PoolProxiedConnection, Connection]:
+    async def _check_out(self) -> Any:
         try:
-            pooled = await self._engine.raw_connection()
+            pool = await self._opened()
+            while _is_dead(driver := await pool.acquire(timeout=self._pool_timeout_s)):
+                driver.terminate()
+                await pool.release(driver)
+            return driver
         except FOREIGN as error:
             if (translated := translate(error)) is not None:
                 raise translated from error
             raise
-        return pooled, Connection(pooled.driver_connection)
+
+    async def _opened(self) -> Any:
+        """The pool; its connections are opened as they are needed."""
+        if self._pool is None:
+            self._pool = asyncpg.create_pool(
+                min_size=0,
+                max_size=self._pool_size,
+                max_queries=0xFFFF_FFFF,
+                max_inactive_connection_lifetime=IDLE_MAX_S,
+                init=_speak_json,
+                reset=_leave_as_it_is,
+                **self._settings,
+            )
+        if not self._pool._initialized:
+            await self._pool
+        return self._pool
+
+    async def _give_back(self, driver: Any, *, drop: bool) -> None:
+        """A cancellation cannot interrupt it: the pool shields what it does."""
+        if drop:
+            with suppress(asyncpg.InterfaceError):  # the session has ended and left the pool
+                driver.terminate()
+        if self._pool is not None:
+            await self._pool.release(driver)
 
 
 def _server_settings(application_name: str, timeout_s: float) -> dict[str, str]:
@@ -167,33 +178,21 @@ def _server_settings(application_name: str, timeout_s: float) -> dict[str, str]:
     }
 
 
-def _speak_json(adapted: Any, _record: Any) -> None:
+async def _speak_json(driver: Any) -> None:
     """jsonb columns and parameters are Python values on both sides."""
-    adapted.run_async(_set_codec)
-
-
-async def _set_codec(driver: Any) -> None:
     await driver.set_type_codec(
         "jsonb", schema="pg_catalog", format="binary", encoder=encode_jsonb, decoder=decode_jsonb
     )
 
 
-def _replace_dead(adapted: Any, _record: Any, _proxy: Any) -> None:
-    driver = adapted.driver_connection
-    if driver.is_closed() or _has_something_to_say(driver):
-        raise DisconnectionError("the server has ended this session")
+async def _leave_as_it_is(_driver: Any) -> None:
+    """No statement of ours changes its session, so none is needed to reset it."""
 
 
-def _has_something_to_say(driver: Any) -> bool:
+def _is_dead(driver: Any) -> bool:
     """The loop may not have come to reading the end of the session yet; the kernel knows it."""
+    if driver.is_closed():
+        return True
     look = select.poll()
     look.register(driver._transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(look.poll(0))
-
-
-def _give_back(pooled: PoolProxiedConnection, *, drop: bool) -> None:
-    """Never waits, so no cancellation can interrupt it."""
-    if drop:
-        pooled.driver_connection.terminate()  # type: ignore[union-attr]
-        pooled.invalidate()
-    pooled.close()

@@ -1,8 +1,6 @@
 """Errors of the driver, translated once (common.errors). Texts of the driver never leave (I9)."""
 
 import asyncpg
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from common.errors import Misconfigured, Refused, SteadyrunError, Unavailable
 
@@ -14,8 +12,7 @@ FOREIGN = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # also what it makes of a session that the server ended
     OSError,
-    PoolTimeout,
-    DBAPIError,
+    TimeoutError,  # of the pool: all its connections are in use
 )
 
 # Postgres is away, starting, stopping, full, read-only, or gave up this statement: try again later
@@ -31,7 +28,7 @@ def translate(error: BaseException) -> SteadyrunError | None:
         return Refused("VALIDATION", "text holds a character that cannot be stored")
     if state == _GONE:
         return Refused("NOT_FOUND", "what this belongs to has been deleted")
-    if state.startswith(_AWAY) or isinstance(error, OSError | PoolTimeout):
+    if state.startswith(_AWAY) or isinstance(error, OSError):
         return Unavailable(POSTGRES)
     # the driver's own errors without a state: its connection is closed or in an unknown condition
     return Unavailable(POSTGRES) if _lost(error) else None
@@ -50,4 +47,4 @@ def misconfigured(error: BaseException) -> Misconfigured | None:
 def _lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, asyncpg.DataError)
-    return isinstance(error, asyncpg.InternalClientError | DBAPIError)
+    return isinstance(error, asyncpg.InternalClientError)

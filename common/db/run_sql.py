@@ -3,8 +3,8 @@
 `COLUMNS` are the fields of `runs.Run`, in its order: rows become objects by position.
 """
 
+from common.db.rules import IS_ACTIVE
 from common.db.statement import Statement
-from common.db.tables import IS_ACTIVE
 
 _FIELDS = [
     "id",

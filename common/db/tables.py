@@ -33,11 +33,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from common.db.rules import IS_ACTIVE, IS_TERMINAL, one_of
 from common.runs import (
-    ACTIVE_STATUSES,
     INTERRUPT_STATUSES,
     STATUSES,
-    TERMINAL_STATUSES,
     CancelReason,
     InterruptType,
     OnDisconnect,
@@ -60,11 +59,6 @@ def _moment(name: str, *, null: bool = False) -> Column[object]:
     return Column(name, DateTime(timezone=True), nullable=null, server_default=default)
 
 
-def _one_of(column: str, values: tuple[str, ...] | frozenset[str]) -> str:
-    quoted = ", ".join(f"'{value}'" for value in sorted(values))
-    return f"{column} IN ({quoted})"
-
-
 def _conversation() -> Column[str]:
     return _id("conversation_id", ForeignKey("conversations.id", ondelete="CASCADE"))
 
@@ -72,9 +66,6 @@ def _conversation() -> Column[str]:
 def _run(*, primary_key: bool = False) -> Column[str]:
     return _id("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=primary_key)
 
-
-IS_ACTIVE = f"{_one_of('status', ACTIVE_STATUSES)} AND NOT waiting"
-IS_TERMINAL = _one_of("status", TERMINAL_STATUSES)
 
 conversations = Table(
     "conversations",
@@ -114,7 +105,7 @@ messages = Table(
     Column("tool_name", Text),
     Column("position", BigInteger, Identity(always=True), nullable=False),
     _moment("created_at"),
-    CheckConstraint(_one_of("role", ("user", "assistant", "tool")), name="messages_role"),
+    CheckConstraint(one_of("role", ("user", "assistant", "tool")), name="messages_role"),
     CheckConstraint("(role = 'tool') = (tool_call_id IS NOT NULL)", name="messages_tool_call"),
     Index("messages_of_conversation", "conversation_id", "position"),
     Index("messages_of_run", "run_id", postgresql_where=text("run_id IS NOT NULL")),
@@ -155,7 +146,7 @@ runs = Table(
     _moment("started_at", null=True),
     _moment("finished_at", null=True),
     _moment("updated_at"),
-    CheckConstraint(_one_of("status", STATUSES), name="runs_status"),
+    CheckConstraint(one_of("status", STATUSES), name="runs_status"),
     CheckConstraint("(status = 'running') = (runner_id IS NOT NULL)", name="runs_runner"),
     CheckConstraint(f"({IS_TERMINAL}) = (finished_at IS NOT NULL)", name="runs_finished"),
     CheckConstraint("(status = 'failed') = (error IS NOT NULL)", name="runs_error"),
@@ -165,12 +156,12 @@ runs = Table(
     CheckConstraint("status <> 'running' OR epoch > 0", name="runs_claimed"),
     CheckConstraint("epoch >= 0 AND attempts >= 0", name="runs_counts"),
     CheckConstraint("last_sequence BETWEEN 0 AND sequence_reserved", name="runs_sequence"),
-    CheckConstraint(_one_of("resume_reason", get_args(ResumeReason)), name="runs_resume_reason"),
-    CheckConstraint(_one_of("on_disconnect", get_args(OnDisconnect)), name="runs_on_disconnect"),
+    CheckConstraint(one_of("resume_reason", get_args(ResumeReason)), name="runs_resume_reason"),
+    CheckConstraint(one_of("on_disconnect", get_args(OnDisconnect)), name="runs_on_disconnect"),
     CheckConstraint(
-        _one_of("cancel_requested", get_args(CancelReason)), name="runs_cancel_requested"
+        one_of("cancel_requested", get_args(CancelReason)), name="runs_cancel_requested"
     ),
-    CheckConstraint(_one_of("cancel_reason", get_args(CancelReason)), name="runs_cancel_reason"),
+    CheckConstraint(one_of("cancel_reason", get_args(CancelReason)), name="runs_cancel_reason"),
     Index("runs_of_conversation", "conversation_id", "position"),
     Index("runs_one_active", "conversation_id", unique=True, postgresql_where=text(IS_ACTIVE)),
     Index(
@@ -219,10 +210,10 @@ interrupts = Table(
     Column("position", BigInteger, Identity(always=True), nullable=False),
     _moment("created_at"),
     UniqueConstraint("run_id", "native_id", "asked", name="interrupts_asked_once"),
-    CheckConstraint(_one_of("status", INTERRUPT_STATUSES), name="interrupts_status"),
-    CheckConstraint(_one_of("type", get_args(InterruptType)), name="interrupts_type"),
-    CheckConstraint(_one_of("on_reject", ("cancel", "continue")), name="interrupts_on_reject"),
-    CheckConstraint(_one_of("on_expire", ("cancel", "reject")), name="interrupts_on_expire"),
+    CheckConstraint(one_of("status", INTERRUPT_STATUSES), name="interrupts_status"),
+    CheckConstraint(one_of("type", get_args(InterruptType)), name="interrupts_type"),
+    CheckConstraint(one_of("on_reject", ("cancel", "continue")), name="interrupts_on_reject"),
+    CheckConstraint(one_of("on_expire", ("cancel", "reject")), name="interrupts_on_expire"),
     CheckConstraint("(status = 'pending') = (resolved_at IS NULL)", name="interrupts_resolved"),
     CheckConstraint(
         "answer IS NULL OR status IN ('resolved', 'expired')", name="interrupts_answer"
@@ -257,7 +248,7 @@ run_events = Table(
         " AND first_sequence <= last_sequence",
         name="run_events_order",
     ),
-    CheckConstraint(_one_of("ends", ("", "pause", "run")), name="run_events_ends"),
+    CheckConstraint(one_of("ends", ("", "pause", "run")), name="run_events_ends"),
     # two batches that follow the same event would be two histories (I1)
     UniqueConstraint("run_id", "after_sequence", name="run_events_no_fork"),
 )

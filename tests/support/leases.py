@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.db.engine import Connection, Database
-from common.db.lease import LOCK_CLASS
-from common.db.runners import application_name
+from common.db.runners import LOCK_CLASS, application_name
 from common.ids import new_id
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from common.db import conversations, interrupts, messages, run_sql, tables
 from common.db.failures import misconfigured, translate
@@ -120,7 +119,6 @@ def test_a_run_is_read_by_position_in_the_order_of_its_fields() -> None:
     [
         OSError("connection refused"),
         TimeoutError(),
-        PoolTimeout(),
         asyncpg.ConnectionDoesNotExistError(),
         asyncpg.InterfaceError("connection is closed"),
         asyncpg.InternalClientError("unexpected"),
