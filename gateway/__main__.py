@@ -37,14 +37,14 @@ async def _serve(app: object, settings: GatewaySettings) -> None:
     from common.starting import when_available
     from gateway.server import listen, server
 
-    gateway = app.state.gateway  # type: ignore[attr-defined]
+    gateway, front = app.state.gateway, app.state.front  # type: ignore[attr-defined]
     await when_available(gateway.check, settings.start_patience_s)
     try:
         listener = listen(settings.gateway_host, settings.gateway_port)
     except OSError as error:
         where = f"{settings.gateway_host}:{settings.gateway_port}"
         raise Misconfigured(f"cannot listen on {where}: {error.strerror}") from error
-    await server(app, gateway.drain, settings.drain_window_s).serve(sockets=[listener])
+    await server(front, gateway.drain, settings.drain_window_s).serve(sockets=[listener])
 
 
 if __name__ == "__main__":

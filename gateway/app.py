@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
@@ -26,6 +27,7 @@ from common.ownership import OwnerActs
 from common.settings import GatewaySettings
 from gateway import openapi, problems
 from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Tickets
+from gateway.front import Front
 from gateway.metrics import Metrics
 from gateway.middleware import BodyLimit, Requests
 from gateway.routes import conversations, health, interrupts, runs
@@ -137,12 +139,13 @@ def create_app(settings: GatewaySettings, graphs: GraphFile) -> FastAPI:
     )
     app.state.gateway = gateway
     problems.install(app)
-    _add_routes(app, gateway)
+    events = _add_routes(app, gateway)
     openapi.install(app)
+    app.state.front = Front(app, events.get, _around_streams(gateway))
     return app
 
 
-def _add_routes(app: FastAPI, gateway: Gateway) -> None:
+def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     settings, db = gateway.settings, gateway.db
     secret = _secret(settings)
     authenticator = _authenticator(settings, secret)
@@ -164,27 +167,39 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> None:
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
     app.include_router(interrupts.router(db, asks))
     app.include_router(health.router(gateway.checks(), gateway.metrics, demo))
+    return events
+
+
+def _around_streams(gateway: Gateway) -> Callable[[ASGIApp], ASGIApp]:
+    """What is around every request, less the limit of bodies: a stream's request has none."""
+
+    def around(streams: ASGIApp) -> ASGIApp:
+        app: ASGIApp = Requests(streams, gateway.metrics)
+        if origins := gateway.settings.cors_origins:
+            app = CORSMiddleware(app, **_cors(origins))
+        return app
+
+    return around
 
 
 def _middleware(gateway: Gateway) -> list[Middleware]:
     settings = gateway.settings
     found: list[Middleware] = []
     if settings.cors_origins:
-        found.append(_cors(settings.cors_origins))
+        found.append(Middleware(CORSMiddleware, **_cors(settings.cors_origins)))
     found.append(Middleware(Requests, metrics=gateway.metrics))
     found.append(Middleware(BodyLimit, bytes_max=settings.body_bytes_max))
     return found
 
 
-def _cors(origins: list[str]) -> Middleware:
+def _cors(origins: list[str]) -> dict[str, Any]:
     """Tokens travel in a header, so no credentials are allowed and `*` is harmless."""
-    options: dict[str, Any] = {
+    return {
         "allow_origins": origins,
         "allow_methods": ["GET", "POST", "PATCH", "DELETE"],
         "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
         "expose_headers": ["Location", "Content-Location", "Retry-After"],
     }
-    return Middleware(CORSMiddleware, **options)
 
 
 def _secret(settings: GatewaySettings) -> str:

@@ -55,10 +55,9 @@ _ERRORS_MAX = 20  # of one validation: a body of a megabyte can be wrong in very
 
 def install(app: FastAPI) -> None:
     """Make every error that leaves a route a problem document."""
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(Unavailable, _unavailable)
+    for kind in (Refused, Unavailable, HTTPException):
+        app.add_exception_handler(kind, _expected)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _framework)
 
 
 def problem(
@@ -94,17 +93,21 @@ def _standing_headers(code: Code) -> dict[str, str]:
     return headers
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return problem(error.code, error.detail, extra=error.extra)
+def of(error: Refused | Unavailable | HTTPException) -> Response:
+    """The answer to an expected error."""
+    if isinstance(error, Refused):
+        return problem(error.code, error.detail, extra=error.extra)
+    if isinstance(error, Unavailable):
+        return problem("UNAVAILABLE", f"{error}; try again")
+    return _framework(error)
 
 
-async def _unavailable(_: Request, error: Exception) -> Response:
-    return problem("UNAVAILABLE", f"{error}; try again")
+async def _expected(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused | Unavailable | HTTPException)
+    return of(error)
 
 
-async def _framework(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _framework(error: HTTPException) -> Response:
     code = _CODE.get(error.status_code, "INTERNAL" if error.status_code >= 500 else "BAD_REQUEST")
     kept = {k: v for k, v in (error.headers or {}).items() if k.lower() == "allow"}
     return problem(code, HTTPStatus(error.status_code).phrase, headers=kept)

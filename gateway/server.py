@@ -26,33 +26,31 @@ _AFTER_WINDOW_S = 5.0  # for requests other than streams, once all streams are g
 class AbortableProtocol(HttpToolsProtocol):
     """One connection. Its app finds `abort(now)` under `steadyrun.abort` in `extensions`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._inner = self.app
-        self.app = self._with_abort
-        self._lost: asyncio.Future[None] = self.loop.create_future()
-        self._head_bytes: int | None = 0  # None: not reading a head
+    # of the class until they are needed: there may be tens of thousands of connections
+    _lost: asyncio.Future[None] | None = None
+    _head_bytes: int | None = 0  # None: not reading a head
 
     async def abort(self, now: bool) -> None:
         """Close without ending the response. Returns once the connection is gone.
 
         Frames already written go out first; `now`, or a client that does not take them, drops them.
         """
-        if now:
-            self.transport.abort()
-        else:
+        if self._lost is None:
+            self._lost = self.loop.create_future()
+        if not now:
             self.transport.close()
             await asyncio.wait({self._lost}, timeout=_FLUSH_S)
-            self.transport.abort()
+        self.transport.abort()
         await asyncio.wait({self._lost}, timeout=_FLUSH_S)
 
-    async def _with_abort(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            scope["extensions"] = {**scope.get("extensions", {}), ABORT_EXTENSION: self.abort}
-        await self._inner(scope, receive, send)
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT_EXTENSION: self.abort}  # type: ignore[dict-item]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._lost is None:
+            self._lost = self.loop.create_future()
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -100,6 +98,7 @@ def server(app: Any, drain: Drain, window_s: float) -> DrainingServer:
         app,
         http=AbortableProtocol,
         ws="none",
+        interface="asgi3",
         lifespan="on",
         log_config=None,
         access_log=False,  # its lines hold query strings, and so tickets

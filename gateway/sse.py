@@ -31,6 +31,7 @@ HEADERS = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 _RETRY_MS = (1000, 3000)
 
 Reason = Literal["finished", "left", "stalled", "drained", "expired", "failed"]
@@ -143,7 +144,9 @@ class EventStream(Response):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code, self.background = 200, None
-        self.init_headers({**HEADERS, **(headers or {})})
+        self.raw_headers = _RAW_HEADERS
+        if headers:
+            self.init_headers({**HEADERS, **headers})
         self._source, self._slot, self._pace = source, slot, pace
         self._drain, self._metrics, self._began_at = drain, metrics, began_at
         self._retry: bytes | None = b"retry: %d\n" % random.randint(*_RETRY_MS)

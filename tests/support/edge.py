@@ -81,7 +81,7 @@ async def serving(options: GatewaySettings, graphs: GraphFile | None = None) -> 
     app = create_app(options, graphs or graph_file())
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = server(app, app.state.gateway.drain, options.drain_window_s)
+    running = server(app.state.front, app.state.gateway.drain, options.drain_window_s)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     await until(lambda: running.started)
     edge = Edge(app.state.gateway, running, url)
