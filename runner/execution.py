@@ -79,6 +79,7 @@ class Execution:
         self._decided = asyncio.Event()
         self._config = self._new_config(Steps())
         self._shown = Shown()
+        self._unasked = run.resume_reason is None  # no interrupt of this run can have been stored
         self._outlet: Outlet
         self._graph: Graph
         self._storing: Storing
@@ -123,6 +124,7 @@ class Execution:
             outcome = await self._stoppable(self._attempt())
             if await self._storing.store(outcome):
                 return
+            self._unasked = False
 
     async def _open(self) -> None:
         """When this returns, the first event of this epoch is out or lies in the buffer."""
@@ -223,6 +225,8 @@ class Execution:
         """Stored answers to what is pending. What no longer is pending was taken: only the durable
         state says so, since an answer that was sent dies with its runner."""
         run = self.claimed
+        if self._unasked:
+            return {}
         async with self._kit.db.connect() as conn:
             rows = await interrupts.untaken(conn, run.id)
             taken = [row.id for row in rows if row.native_id not in state.pending]
