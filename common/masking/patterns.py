@@ -64,15 +64,18 @@ class _Rule:
         *,
         hints: Sequence[str],
         starts: Sequence[str] = (),
+        after_hint: str = "",
         flags: re.RegexFlag = re.NOFLAG,
     ) -> None:
         """`hints`: one of these, in lower case, stands in every such text; looking for them first
-        makes ordinary text cheap. `starts`: the beginnings of what itself is hidden.
+        makes ordinary text cheap. `after_hint`: what follows it there, so that a text that merely
+        speaks of passwords is cheap too. `starts`: the beginnings of what itself is hidden.
         """
         self._whole = re.compile(whole, flags)
         self._begins = re.compile(rf"(?:{begins})\Z", flags)
         self.hints = tuple(hints)
         self.starts = tuple(starts)
+        self._hint = re.compile(f"(?:{'|'.join(map(re.escape, hints))}){after_hint}")
         self._reach = max(map(len, starts), default=0)
 
     def whole(self, text: str, low: str) -> Iterable[Span]:
@@ -96,7 +99,7 @@ class _Rule:
         return self._begins.search(text, max(0, len(text) - self._reach)) is not None
 
     def _hinted(self, low: str) -> bool:
-        return any(hint in low for hint in self.hints)
+        return self._hint.search(low) is not None
 
 
 def _beginnings(*literals: str) -> list[str]:
@@ -158,18 +161,21 @@ _RULES = (
         rf"(?:{_NAMES})[\"']?\s{{0,8}}[=:]\s{{0,8}}(?P<q>[\"'])(?P<secret>[^\"'\n]+)",
         rf"(?:{_NAMES})[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"'](?P<secret>[^\"'\n]+)",
         hints=_HINTS,
+        after_hint=r"s?[\"']?\s{0,8}[=:]\s{0,8}[\"']",
         flags=re.IGNORECASE,
     ),
     _Rule(  # name=value
         rf"(?:{_NAMES})\s{{0,8}}=\s{{0,8}}(?P<secret>{_BARE}+)",
         rf"(?:{_NAMES})\s{{0,8}}=\s{{0,8}}(?P<secret>{_BARE}+)",
         hints=_HINTS,
+        after_hint=r"s?\s{0,8}=",
         flags=re.IGNORECASE,
     ),
     _Rule(  # name: value, where the value does not look like a word of a sentence
         rf"(?:{_NAMES})\s{{0,8}}:\s{{0,8}}(?P<secret>(?={_BARE}{{0,200}}[\d$!#%^*+/]){_BARE}{{5,}})",
         rf"(?:{_NAMES})\s{{0,8}}:\s{{0,8}}(?P<secret>{_BARE}+)",
         hints=_HINTS,
+        after_hint=r"s?\s{0,8}:",
         flags=re.IGNORECASE,
     ),
 )
