@@ -95,7 +95,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise Misconfigured(f"{path} does not exist; name a graph file with --graphs") from error
+        raise Misconfigured(
+            f"{path} does not exist; name a graph file by STEADYRUN_GRAPHS, or by --graphs of `up`"
+        ) from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise Misconfigured(f"{path} cannot be read: {cause(error)}") from error
     if not isinstance(document, dict):

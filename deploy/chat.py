@@ -47,7 +47,9 @@ def chat(
     wire = connect(url or _find_url(state), token or _find_token(state, user))
     body = _body(text, conversation, graph)
     try:
-        return _Chat(wire, paper, ask or _ask_at(out), yes=yes).talk(body, conversation)
+        again = "" if user == "demo" else f" --user {user}"
+        talk = _Chat(wire, paper, ask or _ask_at(out), yes=yes, again=again)
+        return talk.talk(body, conversation)
     except KeyboardInterrupt:
         paper.say("left; the run goes on")
         return 0
@@ -58,11 +60,12 @@ def chat(
 class _Chat:
     """One visit: perhaps an older run of the conversation first, then the one for the text."""
 
-    def __init__(self, wire: Wire, paper: Paper, ask: Ask, *, yes: bool) -> None:
+    def __init__(self, wire: Wire, paper: Paper, ask: Ask, *, yes: bool, again: str = "") -> None:
         self._wire = wire
         self._paper = paper
         self._ask = ask
         self._yes = yes
+        self._again = again  # options that the same person has to give the next time
 
     def talk(self, body: Json | None, conversation: str | None) -> int:
         if body is None:
@@ -162,7 +165,7 @@ class _Chat:
     def _later(self, run: Json) -> bool:
         self._paper.say(
             "the run waits for a decision: go on with"
-            f" `steadyrun chat --conversation {run['conversationId']}`,"
+            f" `steadyrun chat{self._again} --conversation {run['conversationId']}`,"
             f" or decide by POST /api/runs/{run['id']}/resume"
         )
         return False

@@ -119,7 +119,9 @@ class System:
         else:
             self._ports[0] = choices.port
         if not is_port_free(choices.port):
-            raise Misconfigured(f"port {choices.port} is taken: name another by --port")
+            low = choices.port < 1024 and os.geteuid() != 0
+            cause = "needs the rights of root" if low else "is taken"
+            raise Misconfigured(f"port {choices.port} {cause}: name another by --port")
         return nginx
 
     def _gateways(self) -> list[Child]:

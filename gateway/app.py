@@ -4,6 +4,8 @@ Nothing connects before the lifespan begins; whatever is opened there is closed 
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -141,7 +143,7 @@ def create_app(settings: GatewaySettings, graphs: GraphFile) -> FastAPI:
     problems.install(app)
     events = _add_routes(app, gateway)
     openapi.install(app)
-    app.state.front = Front(app, events.get, _around_streams(gateway))
+    app.state.front = Front(app, events.get, events.route(), _around_streams(gateway))
     return app
 
 
@@ -249,5 +251,7 @@ def _log(settings: GatewaySettings) -> LogConnection:
 
 
 def _report(following: asyncio.Task[None]) -> None:
+    """Without it streams would live on and say nothing: leave as on SIGTERM, so they are cut."""
     if not following.cancelled() and (error := following.exception()) is not None:
         logger.error("what runs beside the requests has ended", exc_info=error)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.errors import Refused, Unavailable
@@ -27,10 +28,12 @@ class Front:
         self,
         app: ASGIApp,
         get: Callable[[Request], Awaitable[Response]],
+        route: Route,
         around: Callable[[ASGIApp], ASGIApp],
     ) -> None:
         self._app = app
         self._get = get
+        self._route = route  # what metrics are told by
         self._streams = around(self._stream)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
@@ -46,6 +49,7 @@ class Front:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         found = _PATH.fullmatch(scope["path"])
         scope["path_params"] = {"run_id": found[1] if found else ""}
+        scope["route"] = self._route
         try:
             return await self._get(Request(scope, receive))
         except (Refused, Unavailable, HTTPException) as error:

@@ -79,9 +79,9 @@ class Execution:
         self._decided = asyncio.Event()
         self._config = self._new_config(Steps())
         self._shown = Shown()
-        self._unasked = run.resume_reason is None  # no interrupt of this run can have been stored
-        self._outlet: Outlet
-        self._graph: Graph
+        self._outlet: Outlet | None = None
+        self._graph: Graph | None = None  # None: it cannot be built
+        self.crashed = False  # by a mistake of ours: giving the run back is charged
         self._storing: Storing
         self._context: Any = None
 
@@ -116,7 +116,11 @@ class Execution:
             except Unavailable as error:
                 log.warning("run_left", what=error.what)
             except Exception:
+                self.crashed = True
                 log.exception("execution_failed")
+            finally:
+                if self._outlet is not None and not self._outlet.leaving:
+                    self._outlet.lose()  # nothing of this owner may follow
 
     async def _chain(self) -> None:
         await self._open()
@@ -124,20 +128,42 @@ class Execution:
             outcome = await self._stoppable(self._attempt())
             if await self._storing.store(outcome):
                 return
-            self._unasked = False
 
     async def _open(self) -> None:
         """When this returns, the first event of this epoch is out or lies in the buffer."""
+        discard = await self._prepare()
+        run, kit = self.claimed, self._kit
+        outlet = await open_outlet(kit, run, discard, on_lost=self.lose, stopped=self._stop.done)
+        self._outlet = outlet
+        self._storing = Storing(kit, run, self._graph, outlet, self._shown, self._values)
+
+    async def _prepare(self) -> list[str]:
+        """Build the graph; the steps to discard. One that cannot be built fails once the log is
+        open, so that this is told."""
         run, kit = self.claimed, self._kit
         saver = FencedSaver(kit.pool, run.id, run.epoch)
-        self._graph = await kit.registry.graph(run.graph, saver, self._config)
-        discard = [] if run.resume_reason is None else (await self._durable()).unfinished
-        self._outlet = await open_outlet(kit, run, discard, on_lost=self.lose)
-        self._storing = Storing(kit, run, self._graph, self._outlet, self._shown, self._durable)
+        try:
+            self._graph = await kit.registry.graph(run.graph, saver, self._config)
+            return [] if run.resume_reason is None else (await self._durable()).unfinished
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception:  # a user's factory, or a state that cannot be read
+            log.warning("graph_failed", exc_info=True)
+            self._graph = None
+            return []
 
     async def _durable(self) -> Durable:
+        assert self._graph is not None
         snapshot = await self._graph.aget_state(self._config, subgraphs=True)
         return durable.read(snapshot, self.claimed.id)
+
+    async def _values(self) -> Any:
+        return None if self._graph is None else (await self._durable()).values
+
+    @property
+    def _open_outlet(self) -> Outlet:
+        assert self._outlet is not None  # opened before anything is executed
+        return self._outlet
 
     # stopping
 
@@ -181,6 +207,8 @@ class Execution:
         """Outcomes of whatever a graph does. Raises LeaseLost."""
         if self.claimed.attempts >= self._kit.settings.attempts_max:
             return Failed("RUNNER_LOST", "The run lost its runner several times.", True)
+        if self._graph is None:
+            return Failed("GRAPH_ERROR", "The agent could not be prepared.", False)
         try:
             return await self._execute()
         except LeaseLost:
@@ -225,7 +253,7 @@ class Execution:
         """Stored answers to what is pending. What no longer is pending was taken: only the durable
         state says so, since an answer that was sent dies with its runner."""
         run = self.claimed
-        if self._unasked:
+        if not self._storing.asked:
             return {}
         async with self._kit.db.connect() as conn:
             rows = await interrupts.untaken(conn, run.id)
@@ -233,30 +261,32 @@ class Execution:
             if taken and not await interrupts.mark_taken(conn, run.id, run.epoch, taken):
                 raise LeaseLost(run.id, run.epoch)
         pending = [row for row in rows if row.native_id in state.pending]
-        return {row.native_id: (row.answer or {})["value"] for row in pending}
+        return {row.native_id: row.answer_value for row in pending}
 
     def _announce(self, state: Durable, answers: dict[str, Any]) -> None:
         """A further stream in this take-up: unfinished steps are shown again from their start."""
         reason = "decision" if answers else "continue"
         fields = {"reason": reason, "discard": state.unfinished}
-        self._outlet.emit([Event("run_resumed", fields)])
+        self._open_outlet.emit([Event("run_resumed", fields)])
 
     async def _input(self, state: Durable, answers: dict[str, Any]) -> Any:
         if answers:
             return Command(resume=answers)
         if state.input_applied:
             return None
+        assert self._graph is not None
         return await graph_input(self._spec, self._graph, self.claimed, state.values)
 
     async def _stream(self, given: Any, state: Durable) -> None:
+        outlet = self._open_outlet
         steps = Steps()  # a step that is executed again begins to count anew
         translator = self._translator(state, steps)
         try:
             async for chunk in self._chunks(given, self._new_config(steps)):
-                self._outlet.emit(translator.feed(chunk))
-                await self._outlet.room()
+                outlet.emit(translator.feed(chunk))
+                await outlet.room()
         finally:
-            self._outlet.emit(translator.close())
+            outlet.emit(translator.close())
             self._shown.streamed.update(translator.messages)
 
     def _new_config(self, steps: Steps) -> RunnableConfig:
@@ -277,8 +307,9 @@ class Execution:
         )
 
     def _chunks(self, given: Any, config: RunnableConfig) -> AsyncIterator[Any]:
-        run = self.claimed
-        stream: AsyncIterator[Any] = self._graph.astream(
+        run, graph = self.claimed, self._graph
+        assert graph is not None
+        stream: AsyncIterator[Any] = graph.astream(
             given,
             config,
             context=self._context,

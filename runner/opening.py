@@ -26,14 +26,26 @@ TAIL_PATIENCE_S = 10.0
 
 
 async def open_outlet(
-    kit: "Kit", run: ClaimedRun, discard: list[str], *, on_lost: Callable[[], None]
+    kit: "Kit",
+    run: ClaimedRun,
+    discard: list[str],
+    *,
+    on_lost: Callable[[], None],
+    stopped: Callable[[], bool],
 ) -> Outlet:
-    """The outlet, with `run_started` or `run_resumed` in it. Raises LeaseLost, Unavailable."""
+    """The outlet, with `run_started` or `run_resumed` in it.
+
+    Raises LeaseLost, and Unavailable, also when `stopped` while a server is waited for.
+    """
     if run.epoch == 1:
         return _begin(kit, run, on_lost)
-    opened, generation = await _take_over(kit, run)
+    opened, generation = await _take_over(kit, run, stopped)
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
-    await _tell_take_over(kit, run, outlet, opened, _first_event(run, opened, discard))
+    try:
+        await _tell_take_over(kit, run, outlet, opened, _first_event(run, opened, discard))
+    except BaseException:
+        outlet.lose()
+        raise
     return outlet
 
 
@@ -57,7 +69,9 @@ def _writer(kit: "Kit", run: ClaimedRun, opened: Opened) -> RunWriter:
     )
 
 
-async def _take_over(kit: "Kit", run: ClaimedRun) -> tuple[Opened, int]:
+async def _take_over(
+    kit: "Kit", run: ClaimedRun, stopped: Callable[[], bool]
+) -> tuple[Opened, int]:
     """The generation is that of the connection on which the log was opened."""
     loop = asyncio.get_running_loop()
     patience_s = TAIL_PATIENCE_S if run.resume_reason == "failover" else 0.0
@@ -70,6 +84,8 @@ async def _take_over(kit: "Kit", run: ClaimedRun) -> tuple[Opened, int]:
         except Unavailable as error:
             if error.what == "Redis" and loop.time() >= deadline:
                 return _without_redis(run), NEVER
+            if stopped():
+                raise
         await asyncio.sleep(0.1)
 
 

@@ -62,7 +62,7 @@ class Publisher:
         self._dirty = asyncio.Event()
         self._archive_now = asyncio.Event()
         self._away = False
-        self._opening: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup
 
     def outlet(
         self, writer: RunWriter, *, generation: int, on_lost: Callable[[], None]
@@ -83,6 +83,7 @@ class Publisher:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            self._group = group
             group.create_task(self._send_forever())
             group.create_task(self._archive_forever())
 
@@ -131,9 +132,7 @@ class Publisher:
             return True
         if not outlet.opening:
             outlet.opening = True
-            task = asyncio.create_task(self._open(outlet))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._group.create_task(self._open(outlet))
         return False
 
     async def _open(self, outlet: "Outlet") -> None:
@@ -154,12 +153,14 @@ class Publisher:
             self.wake()
 
     def _opened(self, outlet: "Outlet", generation: int, answer: Answer, top: int) -> None:
-        if answer == "FENCED" or not outlet.writer.resend_after(top):
-            outlet.lose()
-            return
-        outlet.generation = generation
         outlet.fresh = False
-        outlet.after_round()
+        if answer == "FENCED":
+            outlet.lose()
+        elif outlet.writer.resend_after(top):
+            outlet.generation = generation
+            outlet.after_round()
+        else:  # as LOST: what follows `top` was archived and forgotten meanwhile
+            outlet.generation = NEVER
 
     async def _prove(self, outlet: "Outlet", identity: str) -> None:
         """One transaction: still the owner, the whole buffer archived, this Redis noted."""
@@ -277,7 +278,7 @@ class Publisher:
                 unsure = True
                 await outlet.wait_or_lost(0.2)
             except LeaseLost:
-                if unsure and await self._has_committed(outlet.writer, last):
+                if unsure and await self._has_committed(outlet, last):
                     return None
                 raise
 
@@ -288,10 +289,16 @@ class Publisher:
                 raise LeaseLost(writer.run_id, writer.epoch)
             await change(conn, last)
 
-    async def _has_committed(self, writer: RunWriter, last: int) -> bool:
+    async def _has_committed(self, outlet: "Outlet", last: int) -> bool:
         """Whether the answer to our commit was lost, not the commit: the row tells."""
-        async with self._db.connect() as conn:
-            run = await runs.find(conn, writer.run_id)
+        writer = outlet.writer
+        while True:
+            try:
+                async with self._db.connect() as conn:
+                    run = await runs.find(conn, writer.run_id)
+                break
+            except Unavailable:
+                await outlet.wait_or_lost(0.2)
         return run is not None and run.epoch == writer.epoch and run.last_sequence == last
 
 
@@ -308,7 +315,7 @@ class Outlet:
     ) -> None:
         self.writer = writer
         self.generation = generation
-        self.fresh = generation == NEVER and writer.top == 0
+        self.fresh = generation == NEVER and writer.epoch == 1  # there was no earlier owner
         self.leaving = False  # the status is stored and no longer `running`; what is left is told
         self.opening = False
         self._publisher = publisher
@@ -326,7 +333,7 @@ class Outlet:
         """Never waits. See `room` for the bound."""
         self.writer.emit(events)
         self._publisher.wake()
-        if self.writer.kept_bytes > self._publisher._limits.buffer_bytes_max:
+        if self.writer.held_bytes > self._publisher._limits.buffer_bytes_max:
             self._room.clear()
             self._publisher.archive_soon()
 
@@ -345,6 +352,9 @@ class Outlet:
         except Declined:
             self.writer.withdraw_state()
             return False
+        except BaseException:  # lost, or cancelled: nothing of this owner is told any more
+            self.lose()
+            raise
         self.writer.confirm_state()
         self.leaving = leaves
         self.after_round()
@@ -365,7 +375,7 @@ class Outlet:
         self.after_round()
 
     def after_round(self) -> None:
-        if self.writer.kept_bytes <= self._publisher._limits.buffer_bytes_max:
+        if self.writer.held_bytes <= self._publisher._limits.buffer_bytes_max:
             self._room.set()
         if self.leaving and not self.writer.has_work:
             self._publisher.discard(self)

@@ -2,18 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from common.db import interrupts, messages, runs
 from common.db.engine import Connection
+from common.db.interrupts import Interrupt
 from common.db.messages import NewMessage
 from common.db.runs import ClaimedRun, Ended
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ownership import resolved_event
-from common.runs import Status
+from common.runs import ResumeReason, Status
 from runner import history
 from runner.durable import Durable
 from runner.history import Shown
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 
 class Storing:
     """The last step of the chain, for one take-up of a run."""
@@ -35,17 +38,18 @@ class Storing:
         self,
         kit: "Kit",
         run: ClaimedRun,
-        graph: Graph,
+        graph: Graph | None,
         outlet: Outlet,
         shown: Shown,
-        read_state: Callable[[], Awaitable[Durable]],
+        read_values: Callable[[], Awaitable[Any]],
     ) -> None:
+        self.asked = run.resume_reason is not None  # interrupts of this run may be stored
         self._kit = kit
         self._run = run
         self._graph = graph
         self._outlet = outlet
         self._shown = shown
-        self._read_state = read_state
+        self._read_values = read_values
         self._promoted: str | None = None
 
     async def store(self, outcome: Outcome) -> bool:
@@ -62,8 +66,7 @@ class Storing:
 
     async def tell_decisions(self) -> None:
         """Decisions that arrived while the run is executed: other tabs close their cards."""
-        async with self._kit.db.connect() as conn:
-            untold = await interrupts.untold(conn, self._run.id)
+        untold = await self._patiently(lambda conn: interrupts.untold(conn, self._run.id))
         if untold:
             ids = [row.id for row in untold]
             events = [resolved_event(row) for row in untold]
@@ -93,8 +96,7 @@ class Storing:
         output = self._output(state.values)
         fields = {"messageId": message_id, "output": output}
         event = Event("done", {name: value for name, value in fields.items() if value is not None})
-        change = self._end("completed", stored, message_id=message_id, output=output)
-        return await self._outlet.settle([*self._unshown(stored), event], change, leaves=True)
+        return await self._end(event, "completed", stored, message_id=message_id, output=output)
 
     def _unshown(self, stored: list[NewMessage]) -> list[Event]:
         return [
@@ -105,24 +107,41 @@ class Storing:
     async def _fail(self, failed: Failed) -> bool:
         error = {"code": failed.code, "message": failed.message}
         event = Event("error", {**error, "retryable": failed.retryable})
-        change = self._end("failed", await self._messages_so_far(), error=error)
-        return await self._outlet.settle([event], change, leaves=True)
+        return await self._end(event, "failed", await self._messages_so_far(), error=error)
 
     async def _cancel(self, cancelled: Cancelled) -> bool:
-        async with self._kit.db.connect() as conn:
-            pending = await interrupts.of_run(conn, self._run.id, status="pending")
-        events = [resolved_event(replace(row, status="cancelled")) for row in pending]
-        change = self._end(
-            "cancelled", await self._messages_so_far(), cancel_reason=cancelled.reason
-        )
-        events.append(Event("cancelled", {"reason": cancelled.reason}))
-        return await self._outlet.settle(events, change, leaves=True)
+        event = Event("cancelled", {"reason": cancelled.reason})
+        stored = await self._messages_so_far()
+        return await self._end(event, "cancelled", stored, cancel_reason=cancelled.reason)
+
+    async def _end(
+        self, event: Event, status: Status, stored: list[NewMessage], **columns: Any
+    ) -> bool:
+        """The last event of the log; questions that are open are closed before it, and told.
+
+        A decision that comes in between counts: then it is told as what it is.
+        """
+        unshown = self._unshown(stored) if status == "completed" else []
+        while True:
+            open_rows = await self._open_rows()
+            events = [*unshown, *map(_closed, open_rows), event]
+            change = self._ending(status, stored, open_rows, columns)
+            if await self._outlet.settle(events, change, leaves=True):
+                return True
+
+    async def _open_rows(self) -> list[Interrupt]:
+        """Questions without a decision, and decisions that the log does not tell of yet."""
+        if not self.asked:
+            return []
+        rows = await self._patiently(lambda conn: interrupts.of_run(conn, self._run.id))
+        return [row for row in rows if row.status == "pending" or not row.told]
 
     async def _wait(self, state: Durable) -> bool:
         """New questions are stored, then told; those that were told before are not told again."""
-        async with self._kit.db.connect() as conn:
-            known = await interrupts.of_run(conn, self._run.id)
-            now = await interrupts.now(conn)
+        self.asked = True
+        known = await self._patiently(lambda conn: interrupts.of_run(conn, self._run.id))
+        now = await self._patiently(interrupts.now)
+        assert self._graph is not None  # it has just been executed
         rows = self._kit.questions.new(self._run, self._graph, state, known, now)
         events = [interrupt_event(row) for row in rows] or [_paused("pending_interrupts", state)]
         return await self._pause(state, events, rows)
@@ -146,7 +165,7 @@ class Storing:
 
         return await self._outlet.settle([*self._unshown(stored), *events], change, leaves=True)
 
-    def _requeue(self, reason: Any) -> Change:
+    def _requeue(self, reason: ResumeReason) -> Change:
         run = self._run
 
         async def change(conn: Connection, last: int) -> None:
@@ -164,10 +183,18 @@ class Storing:
 
         return change
 
-    def _end(self, status: Status, stored: list[NewMessage], **columns: Any) -> Change:
+    def _ending(
+        self,
+        status: Status,
+        stored: list[NewMessage],
+        open_rows: list[Interrupt],
+        columns: dict[str, Any],
+    ) -> Change:
         run = self._run
 
         async def change(conn: Connection, last: int) -> None:
+            if self.asked:
+                await self._check_open(conn, open_rows)
             if stored and not await messages.upsert(conn, run.id, run.epoch, stored):
                 raise LeaseLost(run.id, run.epoch)
             ended: Ended | None = await runs.finish(
@@ -179,10 +206,31 @@ class Storing:
 
         return change
 
+    async def _check_open(self, conn: Connection, open_rows: list[Interrupt]) -> None:
+        """Under the lock that deciding takes, too: what will be told is what is so."""
+        run = self._run
+        if not await runs.hold(conn, run.id, run.epoch):
+            raise LeaseLost(run.id, run.epoch)
+        rows = await interrupts.of_run(conn, run.id)
+        now = {row.id: row.status for row in rows if row.status == "pending" or not row.told}
+        if now != {row.id: row.status for row in open_rows}:
+            raise Declined
+        decided = [row.id for row in open_rows if row.status != "pending"]
+        await interrupts.mark_told(conn, run.id, run.epoch, decided)
+
+    async def _patiently(self, read: Callable[[Connection], Awaitable[T]]) -> T:
+        """A read that outlasts a Postgres that is away, as settling does. Raises LeaseLost."""
+        while True:
+            try:
+                async with self._kit.db.connect() as conn:
+                    return await read(conn)
+            except Unavailable:
+                await self._outlet.wait_or_lost(0.2)
+
     async def _messages_so_far(self) -> list[NewMessage]:
         """What the thread and the clients have of a run that did not come to its end."""
         try:
-            values = (await self._read_state()).values
+            values = await self._read_values()
         except Unavailable:
             values = None
         return self._messages(values)
@@ -202,3 +250,8 @@ class Storing:
 
 def _paused(reason: str, state: Durable) -> Event:
     return Event("run_paused", {"reason": reason, "next": state.next})
+
+
+def _closed(row: Interrupt) -> Event:
+    """A question that nobody has decided is cancelled by the same transaction that ends the run."""
+    return resolved_event(replace(row, status="cancelled") if row.status == "pending" else row)

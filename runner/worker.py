@@ -23,6 +23,10 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_INTERVAL_S = 1.0
 
 
+_Held = tuple[str, int]
+"""Run and epoch: one run can be here twice, while an older execution of it still leaves."""
+
+
 @dataclass(slots=True)
 class _Slot:
     execution: Execution
@@ -35,9 +39,11 @@ class Worker:
     def __init__(self, kit: Kit, runner_id: str) -> None:
         self._kit = kit
         self._runner_id = runner_id
-        self._slots: dict[str, _Slot] = {}
-        self._unheld_once: set[str] = set()
+        self._slots: dict[_Held, _Slot] = {}
+        self._unheld_once: set[_Held] = set()
+        self._crashed: set[_Held] = set()
         self._wake = asyncio.Event()
+        self._wake_heartbeat = asyncio.Event()
         self._freed = asyncio.Event()
         self._draining = False
 
@@ -51,18 +57,18 @@ class Worker:
 
     def order(self, order: Order) -> None:
         """A signal about one of our runs; the heartbeat would see the same a little later."""
-        slot = self._slots.get(order.run_id)
-        if slot is not None and order.act == "decided":
-            slot.execution.decided()
-        elif slot is not None:
+        if order.act == "cancel":
             self._wake_heartbeat.set()
+            return
+        for (run_id, _), slot in self._slots.items():
+            if run_id == order.run_id:
+                slot.execution.decided()
 
     async def run(self) -> None:
-        self._wake_heartbeat = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                group.create_task(self._claim_forever())
+                self._claiming = group.create_task(self._claim_forever())
                 group.create_task(self._heartbeat_forever())
         finally:
             self._slots.clear()
@@ -75,12 +81,19 @@ class Worker:
     async def drain(self, timeout_s: float) -> None:
         """Claim nothing more; hand every run over, at a step boundary if it comes in time."""
         self._draining = True
+        self._wake.set()
+        self._freed.set()
+        await asyncio.wait({self._claiming}, timeout=timeout_s)  # a claim may be under way
         for slot in self._slots.values():
             slot.execution.drain()
         await self._wait_until_idle(timeout_s)
         for slot in self._slots.values():
             slot.execution.hand_over()
         await self._wait_until_idle(timeout_s)
+        async with self._kit.db.connect() as conn:
+            held = await runs.owned(conn, self._runner_id)
+        for run_id, (epoch, _) in held.items():  # what could not be handed over: not charged
+            await self._return(run_id, epoch)
 
     async def _wait_until_idle(self, timeout_s: float) -> None:
         tasks = [slot.task for slot in self._slots.values()]
@@ -140,13 +153,14 @@ class Worker:
         if self._draining:
             execution.hand_over()
         task = self._group.create_task(execution.run())
-        self._slots[run.id] = _Slot(execution, task)
-        task.add_done_callback(lambda _: self._free(run.id, execution))
+        self._slots[run.id, run.epoch] = _Slot(execution, task)
+        task.add_done_callback(lambda _: self._free(execution))
 
-    def _free(self, run_id: str, execution: Execution) -> None:
-        slot = self._slots.get(run_id)
-        if slot is not None and slot.execution is execution:
-            del self._slots[run_id]
+    def _free(self, execution: Execution) -> None:
+        held = execution.claimed.id, execution.claimed.epoch
+        self._slots.pop(held, None)
+        if execution.crashed:
+            self._crashed.add(held)
         self._freed.set()
 
     # the heartbeat
@@ -165,12 +179,12 @@ class Worker:
                 log.warning("heartbeat_failed")
 
     async def _heartbeat(self) -> None:
-        executing = {run_id: slot.execution for run_id, slot in self._slots.items()}
+        executing = list(self._slots.items())
         async with self._kit.db.connect() as conn:
             held = await runs.owned(conn, self._runner_id)
-        for run_id, execution in executing.items():
-            self._compare(execution, held.get(run_id))
-        await self._give_back({r: epoch for r, (epoch, _) in held.items() if r not in self._slots})
+        for (run_id, _), slot in executing:
+            self._compare(slot.execution, held.get(run_id))
+        await self._give_back({(run_id, epoch) for run_id, (epoch, _) in held.items()})
 
     def _compare(self, execution: Execution, held: tuple[int, CancelReason | None] | None) -> None:
         if held is None or held[0] != execution.claimed.epoch:
@@ -178,13 +192,18 @@ class Worker:
         elif held[1] is not None:
             execution.cancel(held[1])
 
-    async def _give_back(self, unexecuted: dict[str, int]) -> None:
+    async def _give_back(self, held: set[_Held]) -> None:
         """Runs that are ours but executed by nobody, seen twice: a claim whose answer was lost, or
         an execution that left its run because Postgres was away."""
-        again = {run_id: e for run_id, e in unexecuted.items() if run_id in self._unheld_once}
-        self._unheld_once = set(unexecuted)
-        for run_id, epoch in again.items():
-            log.warning("run_given_back", run_id=run_id, epoch=epoch)
-            async with self._kit.db.connect() as conn:
-                await runs.give_back(conn, run_id, epoch)
-            await self._kit.signals.wake(run_id)
+        unexecuted = held - self._slots.keys()
+        again, self._unheld_once = unexecuted & self._unheld_once, unexecuted
+        self._crashed &= held
+        for run_id, epoch in again:
+            await self._return(run_id, epoch)
+
+    async def _return(self, run_id: str, epoch: int) -> None:
+        charged = (run_id, epoch) in self._crashed
+        log.warning("run_given_back", run_id=run_id, epoch=epoch, charged=charged)
+        async with self._kit.db.connect() as conn:
+            await runs.give_back(conn, run_id, epoch, charged=charged)
+        await self._kit.signals.wake(run_id)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from common.batch import Batch, Ends
 from common.events import Event, encode_frame, ends_of, utc_text
 
+_OVERHEAD = 200
 _JOINED = ("text_delta", "reasoning_delta")
 
 
@@ -25,6 +26,14 @@ _JOINED = ("text_delta", "reasoning_delta")
 class _Pending:
     event: Event
     at: str
+
+
+def _size(event: Event) -> int:
+    """About how much memory an event without a number holds: exact for text, which is most."""
+    delta = event.fields.get("delta")
+    if isinstance(delta, str):
+        return _OVERHEAD + len(delta)
+    return _OVERHEAD + sum(len(str(value)) for value in event.fields.values())
 
 
 class RunWriter:
@@ -48,6 +57,7 @@ class RunWriter:
         self.top = self.visible = self.sent = top
         self.next_sequence = next_sequence
         self.kept_bytes = 0
+        self._pending_bytes = 0
         self._batch_bytes_max = batch_bytes_max
         self._pending: list[_Pending] = []
         self._withheld: list[_Pending] | None = None  # set while a state is being stored
@@ -61,10 +71,16 @@ class RunWriter:
     def settling(self) -> bool:
         return self._withheld is not None
 
+    @property
+    def held_bytes(self) -> int:
+        """What this run holds in memory, with or without numbers (I8)."""
+        return self.kept_bytes + self._pending_bytes
+
     def emit(self, events: Iterable[Event]) -> None:
         """Take events in order; adjacent deltas of one message and step become one (design §3)."""
         at = utc_text()
         for event in events:
+            self._pending_bytes += _size(event)
             last = self._pending[-1] if self._pending else None
             if last is not None and _joinable(last.event, event):
                 last.event = _joined(last.event, event)
@@ -78,6 +94,7 @@ class RunWriter:
             taken, self._pending = self._pending[:room], self._pending[room:]
             self._append(taken)
             self.visible = self.top
+            self._count_pending()
 
     def number_state(self, events: list[Event]) -> int:
         """Number all that is pending and `events`, which announce a state; answers the last number.
@@ -88,6 +105,7 @@ class RunWriter:
         self.number()
         at = utc_text()
         self._withheld, self._pending = self._pending, []
+        self._count_pending()
         self._append([*self._withheld, *(_Pending(event, at) for event in events)])
         return self.top
 
@@ -105,6 +123,7 @@ class RunWriter:
             self.top, self.next_sequence = batch.after, batch.first
         self._pending = [*(self._withheld or []), *self._pending]
         self._withheld = None
+        self._count_pending()
 
     def unsent(self) -> list[Batch]:
         return [b for b in self._kept if self.sent < b.last <= self.visible]
@@ -142,6 +161,9 @@ class RunWriter:
         """Where a new log in Redis may begin, once everything unarchived has been archived."""
         unsent = self.unsent()
         return unsent[0].after if unsent else self.visible
+
+    def _count_pending(self) -> None:
+        self._pending_bytes = sum(_size(item.event) for item in self._pending)
 
     def _forget(self) -> None:
         done = min(self.archived, self.sent)

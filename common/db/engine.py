@@ -16,14 +16,18 @@ from typing import Any
 
 import asyncpg
 
-from common.db.failures import FOREIGN, misconfigured, translate
+from common.db.failures import FOREIGN, POSTGRES, misconfigured, translate
 from common.db.values import decode_jsonb, encode_jsonb
+from common.errors import Unavailable
 
 CONNECT_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 10.0
 IDLE_MAX_S = 300.0
 # a process that stands still inside a transaction must not hold its rows for ever (core-facts §2)
 IDLE_TRANSACTION_MAX_S = 30.0
+
+# what the pool says of a connection that ended meanwhile and has left it by itself: nothing is lost
+_LEFT_THE_POOL = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class Connection:
@@ -77,6 +81,7 @@ class Database:
         self._pool_size = pool_size
         self._pool_timeout_s = pool_timeout_s
         self._pool: Any = None  # made in the loop that uses it
+        self._closed = False
         self._settings = {
             "dsn": url,
             "timeout": CONNECT_TIMEOUT_S,
@@ -127,7 +132,8 @@ class Database:
         await driver.close()
 
     async def aclose(self) -> None:
-        """Closes the pool, whatever is still under way."""
+        """Closes the pool for good, whatever is still under way."""
+        self._closed = True
         if self._pool is not None:
             self._pool.terminate()
             self._pool = None
@@ -136,8 +142,7 @@ class Database:
         try:
             pool = await self._opened()
             while _is_dead(driver := await pool.acquire(timeout=self._pool_timeout_s)):
-                driver.terminate()
-                await pool.release(driver)
+                await self._give_back(driver, drop=True)
             return driver
         except FOREIGN as error:
             if (translated := translate(error)) is not None:
@@ -146,6 +151,8 @@ class Database:
 
     async def _opened(self) -> Any:
         """The pool; its connections are opened as they are needed."""
+        if self._closed:
+            raise Unavailable(POSTGRES)
         if self._pool is None:
             self._pool = asyncpg.create_pool(
                 min_size=0,
@@ -163,10 +170,11 @@ class Database:
     async def _give_back(self, driver: Any, *, drop: bool) -> None:
         """A cancellation cannot interrupt it: the pool shields what it does."""
         if drop:
-            with suppress(asyncpg.InterfaceError):  # the session has ended and left the pool
+            with suppress(*_LEFT_THE_POOL):
                 driver.terminate()
         if self._pool is not None:
-            await self._pool.release(driver)
+            with suppress(*_LEFT_THE_POOL):
+                await self._pool.release(driver)
 
 
 def _server_settings(application_name: str, timeout_s: float) -> dict[str, str]:
@@ -191,8 +199,11 @@ async def _leave_as_it_is(_driver: Any) -> None:
 
 def _is_dead(driver: Any) -> bool:
     """The loop may not have come to reading the end of the session yet; the kernel knows it."""
-    if driver.is_closed():
+    try:
+        if driver.is_closed():
+            return True
+        look = select.poll()
+        look.register(driver._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(look.poll(0))
+    except asyncpg.InterfaceError:  # it ended between leaving the pool and this look
         return True
-    look = select.poll()
-    look.register(driver._transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(look.poll(0))

@@ -35,12 +35,19 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 
 def migrate(url: str) -> None:
     """Idempotent. Raises Unavailable, or Misconfigured with what Postgres said about the URL."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise Misconfigured("DATABASE_URL: must begin with postgresql://")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as guard, _locked(guard):
             _upgrade(url)
             checkpoints.set_up(url)
     except psycopg.OperationalError as error:
         raise _start_failure(error) from error
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is not None:
+            raise
+        # libpq cannot read it; its text repeats parts of the URL, the password perhaps
+        raise Misconfigured("DATABASE_URL: cannot be read as a Postgres URL") from None
 
 
 def head() -> str:

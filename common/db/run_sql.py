@@ -90,7 +90,7 @@ CLAIM = Statement(f"""
 WITH picked AS MATERIALIZED (
     SELECT id, sequence_reserved, redis_identity FROM runs
      WHERE status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
-       AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL
+       AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL AND NOT draining
                                          AND lease_until > clock_timestamp())
      ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),
 r AS (
@@ -164,6 +164,7 @@ UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
 
 GIVE_BACK = Statement(f"""
 UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = 'failover',
+       attempts = attempts + :charged::int,
        queued_at = clock_timestamp(), updated_at = clock_timestamp()
  WHERE {_HELD} RETURNING 1
 """)

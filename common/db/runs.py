@@ -272,11 +272,14 @@ async def requeue(
     )
 
 
-async def give_back(connection: Connection, run_id: str, epoch: int) -> bool:
+async def give_back(
+    connection: Connection, run_id: str, epoch: int, *, charged: bool = False
+) -> bool:
     """running → queued, uncleanly: a tail of the log may be in Redis only, and numbers that were
-    reserved may have been used. For a run that its runner holds but does not execute. Fenced.
+    reserved may have been used. For a run that its runner holds but does not execute. `charged`:
+    it counts as an attempt, as the death of a runner does. Fenced.
     """
-    return await run_sql.GIVE_BACK.found(connection, id=run_id, epoch=epoch)
+    return await run_sql.GIVE_BACK.found(connection, id=run_id, epoch=epoch, charged=int(charged))
 
 
 async def queue_unheld(

@@ -73,7 +73,9 @@ class Events:
         cursor = Cursor(position, "end")
         complete = run.status in TERMINAL_STATUSES and position >= run.last_sequence
         while len(events) < limit and not complete:
-            batches = await self._history.read(run.id, cursor.position, _PAGE_BATCHES)
+            batches = await self._history.read(
+                run.id, cursor.position, _PAGE_BATCHES, archived=run.last_sequence
+            )
             portion = cursor.take(batches, _PAGE_BYTES)
             if not portion.frames:
                 break

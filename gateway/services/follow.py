@@ -81,10 +81,14 @@ class Hub:
             group.create_task(self._channels.run())
             group.create_task(self._check_positions())
 
-    async def follow(self, run_id: str, position: int, until: Until) -> Follower:
-        """Join: returns once the subscription is confirmed (or Redis is away)."""
+    async def follow(self, run_id: str, position: int, until: Until, archived: int = 0) -> Follower:
+        """Join: returns once the subscription is confirmed (or Redis is away).
+
+        `archived`: what the run's row says is settled, and so is in the archive whatever Redis has.
+        """
         channel = run_channel(self._prefix, run_id)
         topic = self._topics.get(channel) or self._new_topic(channel, run_id)
+        topic.archived = max(topic.archived, archived)
         follower = Follower(self, topic, position, until)
         topic.followers.add(follower)
         self._keep(topic)

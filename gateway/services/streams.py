@@ -52,7 +52,7 @@ class Streams:
         )
 
     async def _join(self, run: Run, position: int, until: Until) -> Follower:
-        follower = await self._hub.follow(run.id, position, until)
+        follower = await self._hub.follow(run.id, position, until, archived=run.last_sequence)
         try:
             if not await follower.prime() and position < run.last_sequence:
                 raise Refused("HISTORY_EXPIRED", "events after this sequence are not kept")

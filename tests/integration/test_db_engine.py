@@ -50,6 +50,27 @@ async def test_a_session_that_ended_between_two_statements_is_unavailable(
     await database.ping()
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_session_that_ends_as_it_is_given_back_harms_nobody(
+    database: Database, turns: int
+) -> None:
+    """Its last answer was read, so what was done counts; only the connection is gone."""
+    async with database.connect() as connection:
+        await connection.rows("SELECT 1")
+        connection._driver._transport.abort()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    await database.ping()
+
+
+async def test_a_closed_database_opens_no_second_pool(database_url: str) -> None:
+    database = Database(database_url, application_name="t", pool_size=1)
+    await database.ping()
+    await database.aclose()
+    with pytest.raises(Unavailable):
+        await database.ping()
+
+
 async def test_nobody_listening_is_unavailable() -> None:
     database = Database(
         f"postgresql://nobody@127.0.0.1:{free_port()}/x", application_name="t", pool_size=1

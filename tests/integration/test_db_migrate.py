@@ -132,3 +132,11 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
 def test_a_database_that_does_not_exist_is_misconfigured(database_url: str) -> None:
     with pytest.raises(Misconfigured, match="DATABASE_URL"):
         migrate(database_url.rsplit("/", 1)[0] + "/nowhere")
+
+
+@pytest.mark.parametrize("url", ["foo", "mysql://a:hunter2@b/c", "postgresql://a:hunter2@[b/c"])
+def test_a_url_that_cannot_be_used_is_one_line_without_its_parts(url: str) -> None:
+    with pytest.raises(Misconfigured, match="DATABASE_URL") as caught:
+        migrate(url)
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)

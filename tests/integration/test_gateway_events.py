@@ -237,6 +237,26 @@ async def forget(edge: Edge, database: Database) -> None:
         assert await archive.drop(connection, -1) == 1
 
 
+async def test_what_is_settled_is_served_although_redis_was_never_told(
+    edge: Edge, runner: FakeRunner
+) -> None:
+    """The runner died, or Redis was away, between the commit of the end and telling it."""
+    made = await edge.create()
+    run_id = made["run"]["id"]
+    run = await runner.start()
+    await run.say("a", "b")
+    await run.finish(publish=False)
+    async with edge.read(run_id, after=1) as reading:
+        await reading.over()
+    assert reading.ended
+    assert reading.sequences == [2, 3, 4]
+    answer = await edge.client.get(
+        f"/api/runs/{run_id}/events?after=3", headers={"Accept": "application/json"}
+    )
+    assert [event["sequence"] for event in answer.json()["events"]] == [4]
+    assert answer.json()["complete"]
+
+
 async def test_a_page_of_json_pages_to_the_end(edge: Edge, runner: FakeRunner) -> None:
     made = await edge.create()
     run = await runner.start()

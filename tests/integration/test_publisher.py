@@ -230,6 +230,58 @@ async def test_numbers_are_reserved_before_they_are_used(world: World) -> None:
     assert await world.sees(run) == list(range(333))
 
 
+async def test_a_lost_state_leaves_no_outlet_behind(world: World) -> None:
+    run, outlet = await world.outlet()
+    async with world.db.begin() as conn:
+        await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
+    with pytest.raises(LeaseLost):
+        await outlet.settle([Event("done")], ending(run), leaves=True)
+    assert outlet not in world.publisher._outlets
+    assert world.lost == 1
+
+
+async def test_an_owner_that_has_forgotten_what_follows_opens_again(world: World) -> None:
+    """Everything was archived and forgotten while the log was being opened: as LOST, not lost."""
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0, 1, 2))
+    await until(lambda: outlet.writer.archived == 3 and outlet.writer.sent == 3)
+    outlet.emit(custom(3))
+    outlet.writer.number()
+    world.publisher._opened(outlet, world.log.generation, "OPEN", 1)
+    assert world.lost == 0
+    await until(lambda: outlet.writer.sent == 4)
+    assert await world.sees(run) == [0, 1, 2, 3]
+
+
+async def test_a_later_owner_without_redis_is_not_taken_for_the_first(world: World) -> None:
+    """Redis comes back with the first owner's log, and the second one owns the run."""
+    run, outlet = await world.outlet()
+    outlet.emit(custom(0))
+    await until(lambda: outlet.writer.sent == 1)
+    world.publisher.discard(outlet)
+    async with world.db.begin() as conn:
+        await conn.rows("DELETE FROM run_events WHERE run_id = $1", run.id)
+        await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
+    writer = RunWriter(
+        run.id, 2, top=0, archived=0, next_sequence=51, reserved=99, batch_bytes_max=4000
+    )
+    second = world.publisher.outlet(writer, generation=NEVER, on_lost=world.on_lost)
+    second.emit(custom(7))
+    await until(lambda: second.writer.sent == 51)
+    assert world.lost == 0
+    assert await world.sees(run) == [7]
+
+
+async def test_a_graph_waits_also_while_nothing_can_be_numbered(world: World) -> None:
+    _, outlet = await world.outlet()
+    outlet.writer.reserved = 0
+    outlet.emit([Event("custom", {"data": "x" * 15_000})])
+    outlet.emit([Event("custom", {"data": "x" * 15_000})])
+    assert not outlet._room.is_set()
+    await outlet.room()  # numbers are reserved, and the archive has taken it
+    assert outlet.writer.held_bytes <= LIMITS.buffer_bytes_max
+
+
 async def test_a_graph_waits_when_nothing_takes_its_events(world: World) -> None:
     _, outlet = await world.outlet()
     outlet.emit([Event("custom", {"data": "x" * 30_000})])

@@ -321,3 +321,51 @@ async def test_numbers_jump_at_run_resumed_also_where_a_decision_is_untold(world
     assert [e["sequence"] for e in later] == list(
         range(later[0]["sequence"], later[0]["sequence"] + len(later))
     )
+
+
+async def test_a_graph_that_cannot_be_built_fails_its_run_once(
+    world: World, runner: Serving
+) -> None:
+    run_id = await world.start("unbuildable")
+    run = await world.until_status(run_id, "failed")
+    assert run.error == {"code": "GRAPH_ERROR", "message": "The agent could not be prepared."}
+    assert types(await world.events(run_id)) == ["run_started", "error"]
+    assert run.epoch == 1
+
+
+async def test_a_mistake_of_ours_is_charged_and_ends_as_runner_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run that cannot be stored would be taken up for ever."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("runner.storing.Storing._output", broken)
+    serving = Serving(world.settings)
+    run_id = await world.start("events")
+    run = await world.until_status(run_id, "failed")
+    await serving.stop()
+    assert run.error is not None
+    assert run.error["code"] == "RUNNER_LOST"
+
+
+async def test_questions_that_are_open_when_a_run_fails_are_closed_in_its_log(
+    world: World,
+) -> None:
+    """One of two questions is answered, and then the run takes too long."""
+    first = Serving(world.settings)
+    run_id = await world.start("ask_both")
+    await world.until_status(run_id, "interrupted")
+    await first.stop()
+    one, two = await world.interrupts(run_id)
+    await world.decide(run_id, one, 1)
+    second = Serving(world.settings.model_copy(update={"run_timeout_s": 0.001}))
+    await world.until_status(run_id, "failed")
+    await second.stop()
+    resolved = {
+        e["interruptId"]: e["status"]
+        for e in await world.events(run_id)
+        if e["type"] == "interrupt_resolved"
+    }
+    assert resolved == {one.id: "resolved", two.id: "cancelled"}

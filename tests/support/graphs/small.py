@@ -104,3 +104,8 @@ _steps.add_edge(START, "first")
 _steps.add_edge("first", "second")
 _steps.add_edge("second", END)
 breakpoints = _steps.compile()
+
+
+def unbuildable(config: Any) -> Any:
+    """A factory that fails whenever a run needs its graph."""
+    raise RuntimeError("no model is configured")
