@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from uvicorn import Config, Server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.sse import ABORT_EXTENSION, Drain
 
@@ -29,6 +29,7 @@ class AbortableProtocol(HttpToolsProtocol):
     # of the class until they are needed: there may be tens of thousands of connections
     _lost: asyncio.Future[None] | None = None
     _head_bytes: int | None = 0  # None: not reading a head
+    _running: RequestResponseCycle | None = None
 
     async def abort(self, now: bool) -> None:
         """Close without ending the response. Returns once the connection is gone.
@@ -47,8 +48,17 @@ class AbortableProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {ABORT_EXTENSION: self.abort}  # type: ignore[dict-item]
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells only the request that was parsed last, which may wait behind this one."""
         super().connection_lost(exc)
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         if self._lost is None:
             self._lost = self.loop.create_future()
         if not self._lost.done():

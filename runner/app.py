@@ -28,6 +28,7 @@ from common.settings import RunnerSettings
 from common.starting import when_available
 from runner.checkpointer import open_pool
 from runner.execution import Kit
+from runner.guarding import task_factory
 from runner.lease import Lease
 from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
@@ -43,6 +44,7 @@ NEW_LIFE_PAUSE_S = 0.5
 
 async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
     """Until `stop` is set. Raises Misconfigured, or Unavailable if a server is missing at start."""
+    asyncio.get_running_loop().set_task_factory(task_factory)  # type: ignore[arg-type]
     registry = Registry.load(settings.graphs)
     await registry.prepare()
     await when_available(lambda: _check_servers(settings), settings.start_patience_s)

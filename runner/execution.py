@@ -35,6 +35,7 @@ from common.settings import RunnerSettings
 from runner import durable
 from runner.checkpointer import FencedSaver, Pool
 from runner.durable import Durable
+from runner.guarding import enter_graph
 from runner.history import Shown
 from runner.inputs import graph_input
 from runner.opening import open_outlet
@@ -205,6 +206,7 @@ class Execution:
 
     async def _attempt(self) -> Outcome:
         """Outcomes of whatever a graph does. Raises LeaseLost."""
+        enter_graph()
         if self.claimed.attempts >= self._kit.settings.attempts_max:
             return Failed("RUNNER_LOST", "The run lost its runner several times.", True)
         if self._graph is None:
@@ -217,7 +219,7 @@ class Execution:
             return HandedOver("handover")
         except Unavailable:
             return HandedOver("failover")
-        except Exception as error:  # whatever a user's graph raises
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever a graph raises
             log.warning("graph_failed", exc_info=True)
             return Failed("GRAPH_ERROR", f"The agent failed ({type(error).__name__}).", False)
 

@@ -65,21 +65,23 @@ class _Rule:
         hints: Sequence[str],
         starts: Sequence[str] = (),
         after_hint: str = "",
+        needs: str = "",
         flags: re.RegexFlag = re.NOFLAG,
     ) -> None:
         """`hints`: one of these, in lower case, stands in every such text; looking for them first
         makes ordinary text cheap. `after_hint`: what follows it there, so that a text that merely
-        speaks of passwords is cheap too. `starts`: the beginnings of what itself is hidden.
+        speaks of passwords is cheap too. `needs`: what stands in every whole one. `starts`: the beginnings of what itself is hidden.
         """
         self._whole = re.compile(whole, flags)
         self._begins = re.compile(rf"(?:{begins})\Z", flags)
         self.hints = tuple(hints)
         self.starts = tuple(starts)
+        self._needs = needs
         self._hint = re.compile(f"(?:{'|'.join(map(re.escape, hints))}){after_hint}")
         self._reach = max(map(len, starts), default=0)
 
     def whole(self, text: str, low: str) -> Iterable[Span]:
-        if not self._hinted(low):
+        if self._needs not in text or not self._hinted(low):
             return ()
         return (match.span("secret") for match in self._whole.finditer(text))
 
@@ -156,6 +158,7 @@ _RULES = (
         r"://[^\s/:@\"']{0,100}:(?P<secret>(?!\d{1,5}[/?#])[^\s\"'<>]{1,512})@",
         r"://[^\s/:@\"']{0,100}:(?P<secret>(?!\d{1,5}[/?#])[^\s\"'<>]+)",
         hints=["://"],
+        needs="@",
     ),
     _Rule(  # name="value", name: 'value', {"name": "value"}
         rf"(?:{_NAMES})[\"']?\s{{0,8}}[=:]\s{{0,8}}(?P<q>[\"'])(?P<secret>[^\"'\n]+)",

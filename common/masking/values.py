@@ -14,6 +14,7 @@ from common.masking.texts import as_json, cut, storable
 DEPTH_MAX = 12
 ITEMS_MAX = 500
 KEY_CHARS_MAX = 200
+BITS_MAX = 4096  # of an integer that is written out; Python refuses to much larger ones
 Scalar = TypeVar("Scalar")
 
 
@@ -51,8 +52,9 @@ class Walk:
                 made["…"] = f"{len(fields) - count} more"
                 break
             name = storable(str(key))[:KEY_CHARS_MAX]
-            self._budget -= len(as_json(name)) + 2
             hidden = _hides(name, value) or (names_a_secret and name == "value")
+            name = _apart(self._mask(str(key)[: 4 * KEY_CHARS_MAX])[:KEY_CHARS_MAX], made)
+            self._budget -= len(as_json(name)) + 2
             made[name] = self._counted(MASK) if hidden else self.of(value, depth + 1)
         return made
 
@@ -111,10 +113,20 @@ def _described(value: Any) -> str:
     return str(value) if known else f"<{kind.__qualname__}>"
 
 
+def _apart(name: str, made: Mapping[str, Any]) -> str:
+    """Two keys that look the same once masked stay two."""
+    if name not in made:
+        return name
+    return next(f"{name}{n}" for n in range(2, len(made) + 3) if f"{name}{n}" not in made)
+
+
 def _number(value: float | None) -> Any:
     """JSON numbers of clients are doubles and orjson's integers have 64 bits."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**63 else str(int(value))
+        if -(2**63) <= value < 2**63:
+            return int(value)
+        bits = int(value).bit_length()
+        return str(int(value)) if bits <= BITS_MAX else f"<integer of {bits} bits>"
     return float(value) if value == value and abs(value) != float("inf") else None

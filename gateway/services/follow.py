@@ -110,7 +110,7 @@ class Hub:
 
         A read that began at an older version does not do: it may have missed what changed.
         """
-        key = (topic.version, after, count)
+        key = (topic.version, topic.archived, after, count)
         reading = topic.reads.get(key)
         if reading is None:
             reading = asyncio.create_task(self._read(topic, after, count))
@@ -227,7 +227,7 @@ class Hub:
             self._distrust(topic, "position")
 
 
-def _settled(topic: Topic, key: tuple[int, int, int], done: asyncio.Task[list[Batch]]) -> None:
+def _settled(topic: Topic, key: tuple[int, int, int, int], done: asyncio.Task[list[Batch]]) -> None:
     topic.reads.pop(key, None)
     if not done.cancelled():
         done.exception()  # looked at, also when all its readers have gone

@@ -33,7 +33,7 @@ class Topic:
         self.ended: int | None = None  # sequence of the terminal event, once known
         self.gone = False  # the run was deleted
         self.followers: set[Follower] = set()
-        self.reads: dict[tuple[int, int, int], asyncio.Task[list[Batch]]] = {}
+        self.reads: dict[tuple[int, int, int, int], asyncio.Task[list[Batch]]] = {}
         self.release: asyncio.TimerHandle | None = None
 
     def note(self, batch: Batch) -> None:

@@ -108,6 +108,22 @@ async def raw(edge: Edge, *pieces: bytes) -> bytes:
         writer.close()
 
 
+async def test_a_pipelining_client_that_leaves_frees_its_stream(
+    edge: Edge, runner: FakeRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request that is answered is not the one that was parsed last."""
+    made = await edge.create()
+    run = await runner.start()
+    await run.say("a")
+    reader, writer = await asyncio.open_connection(*address(edge))
+    writer.write(f"GET {made['streamUrl']} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 3)
+    await reader.readuntil(b"\n\n")
+    assert edge.gateway.slots.open == 1
+    writer.transport.abort()
+    await until(lambda: edge.gateway.slots.open == 0, within_s=3)
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 async def test_a_head_of_any_size_is_not_collected(edge: Edge) -> None:
     answer = await raw(edge, b"GET / HTTP/1.1\r\nX: ", *[b"x" * 8192] * 10)
     assert answer.startswith((b"HTTP/1.1 400", b""))

@@ -369,3 +369,15 @@ async def test_questions_that_are_open_when_a_run_fails_are_closed_in_its_log(
         if e["type"] == "interrupt_resolved"
     }
     assert resolved == {one.id: "resolved", two.id: "cancelled"}
+
+
+@pytest.mark.parametrize("graph", ["exits", "exits_in_a_thread"])
+async def test_a_node_that_exits_fails_its_run_and_no_other(
+    world: World, runner: Serving, graph: str
+) -> None:
+    neighbour = await world.start("events", '{"events": 40, "pause_s": 0.02}')
+    run_id = await world.start(graph)
+    run = await world.until_status(run_id, "failed")
+    assert run.error is not None
+    assert run.error["code"] == "GRAPH_ERROR"
+    assert (await world.until_status(neighbour, "completed")).epoch == 1

@@ -322,3 +322,15 @@ def test_a_private_key_without_an_end_stays_hidden() -> None:
         "ok",
     ]
     assert streamed(mask, parts) == f"{MASK}ok"
+
+
+def test_a_secret_that_is_a_key_is_masked_and_keys_stay_apart() -> None:
+    one, two = ("ghp_" + letter * 36 for letter in "ab")
+    masked = Masker().value({one: 1, two: 2, "password": "x"})
+    assert list(masked.values()) == [1, 2, "***"]
+    assert "ghp_" not in str(masked)
+
+
+def test_an_integer_that_python_does_not_write_out_is_described() -> None:
+    assert Masker().value({"n": 10**6000}) == {"n": "<integer of 19932 bits>"}
+    assert Masker().value(2**70) == str(2**70)

@@ -109,3 +109,17 @@ breakpoints = _steps.compile()
 def unbuildable(config: Any) -> Any:
     """A factory that fails whenever a run needs its graph."""
     raise RuntimeError("no model is configured")
+
+
+async def _exit(state: Text) -> Text:
+    raise SystemExit(3)
+
+
+def _exit_in_a_thread(state: Text) -> Text:
+    raise KeyboardInterrupt
+
+
+exits = StateGraph(Text).add_node("exit", _exit).add_edge(START, "exit").compile()
+exits_in_a_thread = (
+    StateGraph(Text).add_node("exit", _exit_in_a_thread).add_edge(START, "exit").compile()
+)
