@@ -70,7 +70,8 @@ class _Rule:
     ) -> None:
         """`hints`: one of these, in lower case, stands in every such text; looking for them first
         makes ordinary text cheap. `after_hint`: what follows it there, so that a text that merely
-        speaks of passwords is cheap too. `needs`: what stands in every whole one. `starts`: the beginnings of what itself is hidden.
+        speaks of passwords is cheap too. `needs`: what stands in every whole one. `starts`: the
+        beginnings of what itself is hidden.
         """
         self._whole = re.compile(whole, flags)
         self._begins = re.compile(rf"(?:{begins})\Z", flags)
