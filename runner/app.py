@@ -44,7 +44,7 @@ NEW_LIFE_PAUSE_S = 0.5
 
 async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
     """Until `stop` is set. Raises Misconfigured, or Unavailable if a server is missing at start."""
-    asyncio.get_running_loop().set_task_factory(task_factory)  # type: ignore[arg-type]
+    asyncio.get_running_loop().set_task_factory(task_factory)
     registry = Registry.load(settings.graphs)
     await registry.prepare()
     await when_available(lambda: _check_servers(settings), settings.start_patience_s)
