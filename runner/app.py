@@ -27,8 +27,8 @@ from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from common.starting import when_available
 from runner.checkpointer import open_pool
-from runner.execution import Kit
 from runner.guarding import task_factory
+from runner.kit import Kit
 from runner.lease import Lease
 from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions

@@ -12,7 +12,6 @@ owner has the run. Unavailable gives the run back as soon as Postgres answers.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -21,28 +20,23 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from common.bus.log import LogConnection
-from common.bus.signals import Signals
 from common.db import interrupts
-from common.db.engine import Database
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ids import stable_id
-from common.masking import Masker
 from common.runs import CancelReason
-from common.settings import RunnerSettings
 from runner import durable
-from runner.checkpointer import FencedSaver, Pool
+from runner.checkpointer import FencedSaver
 from runner.durable import Durable
 from runner.guarding import enter_graph
 from runner.history import Shown
 from runner.inputs import graph_input
+from runner.kit import Kit
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
-from runner.publisher import Outlet, Publisher
-from runner.questions import Questions
-from runner.registry import Graph, Registry
+from runner.publisher import Outlet
+from runner.registry import Graph
 from runner.steps import Steps, run_config
 from runner.storing import Storing
 from runner.translate import Translator
@@ -51,21 +45,6 @@ log = structlog.get_logger(__name__)
 
 CANCEL_GRACE_S = 2.0
 _STREAM_MODES: Any = ["messages", "tasks", "tools", "custom"]  # "tools" is not in the literal
-
-
-@dataclass(frozen=True, slots=True)
-class Kit:
-    """What every execution of this process shares."""
-
-    db: Database
-    bus_log: LogConnection
-    publisher: Publisher
-    pool: Pool
-    registry: Registry
-    masker: Masker
-    signals: Signals
-    settings: RunnerSettings
-    questions: Questions
 
 
 class Execution:

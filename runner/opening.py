@@ -7,7 +7,6 @@ the tail that only Redis has is archived first, then decisions that nobody has t
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from common.db import interrupts, runs
 from common.db.engine import Connection
@@ -15,18 +14,16 @@ from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ownership import Opened, open_log, resolved_event
+from runner.kit import Kit
 from runner.publisher import NEVER, Outlet
 from runner.writer import RunWriter
-
-if TYPE_CHECKING:
-    from runner.execution import Kit
 
 # a dead runner's un-archived tail is worth waiting for; after that the numbers jump (contract §3)
 TAIL_PATIENCE_S = 10.0
 
 
 async def open_outlet(
-    kit: "Kit",
+    kit: Kit,
     run: ClaimedRun,
     discard: list[str],
     *,
@@ -49,14 +46,14 @@ async def open_outlet(
     return outlet
 
 
-def _begin(kit: "Kit", run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
+def _begin(kit: Kit, run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
     opened = Opened(top=0, next_sequence=1, trusted=True)
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=NEVER, on_lost=on_lost)
     outlet.emit([_started(run)])
     return outlet
 
 
-def _writer(kit: "Kit", run: ClaimedRun, opened: Opened) -> RunWriter:
+def _writer(kit: Kit, run: ClaimedRun, opened: Opened) -> RunWriter:
     block = kit.settings.sequence_block if run.epoch == 1 else 0
     return RunWriter(
         run.id,
@@ -69,9 +66,7 @@ def _writer(kit: "Kit", run: ClaimedRun, opened: Opened) -> RunWriter:
     )
 
 
-async def _take_over(
-    kit: "Kit", run: ClaimedRun, stopped: Callable[[], bool]
-) -> tuple[Opened, int]:
+async def _take_over(kit: Kit, run: ClaimedRun, stopped: Callable[[], bool]) -> tuple[Opened, int]:
     """The generation is that of the connection on which the log was opened."""
     loop = asyncio.get_running_loop()
     patience_s = TAIL_PATIENCE_S if run.resume_reason == "failover" else 0.0
@@ -96,7 +91,7 @@ def _without_redis(run: ClaimedRun) -> Opened:
 
 
 async def _tell_take_over(
-    kit: "Kit", run: ClaimedRun, outlet: Outlet, opened: Opened, first: Event
+    kit: Kit, run: ClaimedRun, outlet: Outlet, opened: Opened, first: Event
 ) -> None:
     async with kit.db.connect() as conn:
         untold = await interrupts.untold(conn, run.id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,13 +18,11 @@ from common.runs import ResumeReason, Status
 from runner import history
 from runner.durable import Durable
 from runner.history import Shown
+from runner.kit import Kit
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.publisher import Change, Declined, Outlet
 from runner.registry import Graph
 from runner.telling import interrupt_event
-
-if TYPE_CHECKING:
-    from runner.execution import Kit
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +34,7 @@ class Storing:
 
     def __init__(
         self,
-        kit: "Kit",
+        kit: Kit,
         run: ClaimedRun,
         graph: Graph | None,
         outlet: Outlet,

@@ -16,7 +16,8 @@ from common.db import runs
 from common.db.runs import ClaimedRun
 from common.errors import Unavailable
 from common.runs import CancelReason
-from runner.execution import Execution, Kit
+from runner.execution import Execution
+from runner.kit import Kit
 
 log = structlog.get_logger(__name__)
 

@@ -75,12 +75,14 @@ def test_the_graph_understands_the_order() -> None:
 
 
 def test_the_report_holds_the_ratio_and_what_was_lost() -> None:
-    row = Overhead("tokens", 10, {"gateway": 2.0, "runner": 10.0, "postgres": 3.0}, 10.0, 50, 90)
+    ours = {"gateway": 2.0, "runner": 10.0, "postgres": 3.0}
+    row = Overhead("tokens", 10, ours, 8.0, 2.0, 50, 90)
     fan = FanOut(
         subscribers=2, delivered=9, expected=10, gateway_cpu_s=0.5, idle_bytes_per_stream=1
     )
     figures = report.wire([row], fan)
     assert json.loads(json.dumps(figures)) == figures
     assert figures["overhead"][0]["ratio"] == 1.5
+    assert figures["overhead"][0]["ratio_of_all"] == 1.5
     assert figures["fanOut"]["events_per_cpu_s"] == 18
     assert "9 of 10" in report.table([row], fan)

@@ -1,0 +1,26 @@
+"""What every execution of a runner shares; put together in `runner/app`."""
+
+from dataclasses import dataclass
+
+from common.bus.log import LogConnection
+from common.bus.signals import Signals
+from common.db.engine import Database
+from common.masking import Masker
+from common.settings import RunnerSettings
+from runner.checkpointer import Pool
+from runner.publisher import Publisher
+from runner.questions import Questions
+from runner.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    db: Database
+    bus_log: LogConnection
+    publisher: Publisher
+    pool: Pool
+    registry: Registry
+    masker: Masker
+    signals: Signals
+    settings: RunnerSettings
+    questions: Questions
