@@ -13,7 +13,7 @@ from deploy.load import report
 from deploy.load.client import Counter, Order
 from deploy.load.machine import Machine, Stat, family_cpu_s
 from deploy.load.measures import FanOut, Overhead
-from deploy.topology import Process, Topology
+from deploy.topology import Process, Role, Topology
 from runner.graphs.load.graph import order_in
 
 STREAM = b": hello\n" + b"".join(
@@ -75,7 +75,7 @@ def test_the_graph_understands_the_order() -> None:
 
 
 def test_the_report_holds_the_ratio_and_what_was_lost() -> None:
-    ours = {"gateway": 2.0, "runner": 10.0, "postgres": 3.0}
+    ours: dict[Role, float] = {"gateway": 2.0, "runner": 10.0, "postgres": 3.0}
     row = Overhead("tokens", 10, ours, 8.0, 2.0, 50, 90)
     fan = FanOut(
         subscribers=2, delivered=9, expected=10, gateway_cpu_s=0.5, idle_bytes_per_stream=1
