@@ -32,7 +32,8 @@ OPEN_FILES_MAX = 262_144
 PROGRAM = (sys.executable, "-P", "-m", "deploy.cli")
 RUNNER_STARTED = '"runner_started"'  # its log line once the graphs are loaded and it is registered
 QUIET_LEVELS = ("warning", "error")  # where that line is not written, a runner that
-START_PATIENCE_S = 60.0  # of gateways and runners, for servers that are started beside them
+# of gateways and runners, for servers that are started beside them and for those of others
+START_PATIENCE_S, FOREIGN_PATIENCE_S = 60.0, 5.0
 RUNNER_PROBATION_S = 20.0  # ends so early is taken for one that could not load its graphs
 
 
@@ -176,7 +177,9 @@ class System:
             "STEADYRUN_GRAPHS": str(self._graphs),
             "STEADYRUN_DEMO": "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1",
             "PYTHONUNBUFFERED": "1",
-            "STEADYRUN_START_PATIENCE_S": str(START_PATIENCE_S),
+            "STEADYRUN_START_PATIENCE_S": str(
+                START_PATIENCE_S if self._postgres and self._redis else FOREIGN_PATIENCE_S
+            ),
         }
         return kept | ours
 
