@@ -107,7 +107,7 @@ async def _tell_take_over(
     # numbers jump at `run_resumed` only (contract §3), so there it is the first
     events = [*resolved, first] if opened.trusted else [first, *resolved]
     await outlet.settle(events, change, leaves=False)
-    outlet.writer.reserved = max(outlet.writer.reserved, upto)
+    outlet.writer.reserve(upto)
 
 
 def _first_event(run: ClaimedRun, opened: Opened, discard: list[str]) -> Event:

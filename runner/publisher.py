@@ -68,7 +68,13 @@ class Publisher:
         self, writer: RunWriter, *, generation: int, on_lost: Callable[[], None]
     ) -> "Outlet":
         """Take a run's log on; `generation` is NEVER unless it is open on that connection."""
-        outlet = Outlet(self, writer, generation=generation, on_lost=on_lost)
+        outlet = Outlet(
+            self,
+            writer,
+            generation=generation,
+            on_lost=on_lost,
+            bytes_max=self._limits.buffer_bytes_max,
+        )
         self._outlets.add(outlet)
         return outlet
 
@@ -122,7 +128,7 @@ class Publisher:
         for outlet in self._outlets:
             if outlet.writer.has_work:
                 outlet.writer.number()
-                if outlet.writer.reserved - outlet.writer.top < self._limits.sequence_block // 2:
+                if outlet.writer.runs_low(self._limits.sequence_block):
                     self.archive_soon()
         return [outlet for outlet in self._outlets if outlet.writer.unsent()]
 
@@ -171,7 +177,7 @@ class Publisher:
             held = await runs.note_identity(conn, writer.run_id, writer.epoch, identity, upto)
             if not held or not await archive.append(conn, writer.run_id, writer.epoch, batches):
                 raise LeaseLost(writer.run_id, writer.epoch)
-        writer.reserved = max(writer.reserved, upto)
+        writer.reserve(upto)
         outlet.archived(batches)
 
     def _take_answers(
@@ -252,13 +258,13 @@ class Publisher:
             if outlet in lost:
                 outlet.lose_unless_settling()
             else:
-                outlet.writer.reserved = max(outlet.writer.reserved, upto[outlet])
+                outlet.writer.reserve(upto[outlet])
                 outlet.archived(batches)
         self.wake()
 
     def _wants_archive(self, outlet: "Outlet") -> bool:
         writer = outlet.writer
-        low = writer.reserved - writer.top < self._limits.sequence_block // 2
+        low = writer.runs_low(self._limits.sequence_block)
         return not outlet.leaving and (low or bool(writer.archivable()))
 
     async def _archive_one(
@@ -312,6 +318,7 @@ class Outlet:
         *,
         generation: int,
         on_lost: Callable[[], None],
+        bytes_max: int,
     ) -> None:
         self.writer = writer
         self.generation = generation
@@ -321,6 +328,7 @@ class Outlet:
         self._publisher = publisher
         self._claimed_at = time.monotonic()
         self._on_lost = on_lost
+        self._bytes_max = bytes_max
         self._lost = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -333,7 +341,7 @@ class Outlet:
         """Never waits. See `room` for the bound."""
         self.writer.emit(events)
         self._publisher.wake()
-        if self.writer.held_bytes > self._publisher._limits.buffer_bytes_max:
+        if self.writer.held_bytes > self._bytes_max:
             self._room.clear()
             self._publisher.archive_soon()
 
@@ -375,7 +383,7 @@ class Outlet:
         self.after_round()
 
     def after_round(self) -> None:
-        if self.writer.held_bytes <= self._publisher._limits.buffer_bytes_max:
+        if self.writer.held_bytes <= self._bytes_max:
             self._room.set()
         if self.leaving and not self.writer.has_work:
             self._publisher.discard(self)

@@ -71,6 +71,14 @@ class RunWriter:
     def settling(self) -> bool:
         return self._withheld is not None
 
+    def runs_low(self, block: int) -> bool:
+        """Whether less than half a block of reserved numbers is left."""
+        return self.reserved - self.top < block // 2
+
+    def reserve(self, upto: int) -> None:
+        """Postgres has reserved the numbers up to `upto`."""
+        self.reserved = max(self.reserved, upto)
+
     @property
     def held_bytes(self) -> int:
         """What this run holds in memory, with or without numbers (I8)."""

@@ -4,7 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from common.bus.log import LogConnection
 from common.db.engine import Connection, Database
+from tests.support.edge import Edge, serving, settings
+from tests.support.fake_runner import FakeRunner
 
 
 @pytest.fixture
@@ -20,3 +23,24 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
     """Autocommit."""
     async with database.connect() as opened:
         yield opened
+
+
+@pytest.fixture
+async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
+    """The appending connection of a process."""
+    connection = LogConnection(redis_url, prefix=redis_prefix)
+    yield connection
+    await connection.aclose()
+
+
+@pytest.fixture
+async def runner(database: Database, log: LogConnection) -> FakeRunner:
+    """A runner that does what the test says."""
+    return FakeRunner(database, log)
+
+
+@pytest.fixture
+async def edge(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[Edge]:
+    """A gateway on loopback."""
+    async with serving(settings(database_url, redis_url, redis_prefix)) as running:
+        yield running

@@ -1,13 +1,11 @@
 """Reading a run's events over HTTP: each rule of contract §3."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from httpx_sse import aconnect_sse
 
-from common.bus.log import LogConnection
 from common.db import archive
 from common.db.engine import Database
 from common.events import Event
@@ -15,24 +13,6 @@ from common.ids import new_id
 from gateway.auth import Principal, Tickets
 from tests.support.edge import SECRET, Edge, bearer, serving, settings
 from tests.support.fake_runner import FakeRunner
-
-
-@pytest.fixture
-async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
-    connection = LogConnection(redis_url, prefix=redis_prefix)
-    yield connection
-    await connection.aclose()
-
-
-@pytest.fixture
-async def runner(database: Database, log: LogConnection) -> FakeRunner:
-    return FakeRunner(database, log)
-
-
-@pytest.fixture
-async def edge(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[Edge]:
-    async with serving(settings(database_url, redis_url, redis_prefix)) as running:
-        yield running
 
 
 async def test_a_stream_gives_history_then_live_and_ends_after_the_end(

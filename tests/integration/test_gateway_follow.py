@@ -91,13 +91,6 @@ def house(database: Database, redis_url: str, redis_prefix: str) -> House:
     return House(database, redis_url, redis_prefix)
 
 
-@pytest.fixture
-async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
-    connection = LogConnection(redis_url, prefix=redis_prefix)
-    yield connection
-    await connection.aclose()
-
-
 async def a_run(database: Database, log: LogConnection) -> FakeRun:
     async with database.connect() as connection:
         queued = await rows.queued_run(connection)

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from common.bus.log import LogConnection
 from common.db import interrupts, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
@@ -50,18 +49,6 @@ def validate(values, interrupts, principal):
             raise ValueError("that will not do")
 '''
 PUMP = {"type": "pump", "id": "p7", "version": 1}
-
-
-@pytest.fixture
-async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
-    connection = LogConnection(redis_url, prefix=redis_prefix)
-    yield connection
-    await connection.aclose()
-
-
-@pytest.fixture
-async def runner(database: Database, log: LogConnection) -> FakeRunner:
-    return FakeRunner(database, log)
 
 
 @pytest.fixture

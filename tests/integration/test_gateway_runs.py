@@ -1,41 +1,21 @@
 """Conversations and runs over HTTP: creating, idempotency, conflicts, cancelling (contract §4)."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from common.bus.log import LogConnection
 from common.db import runs
 from common.db.engine import Database
 from common.ids import new_id
 from gateway.services.idempotency import Forgetting
 from tests.support import rows
-from tests.support.edge import Edge, Reading, bearer, serving, settings
+from tests.support.edge import Edge, Reading, bearer
 from tests.support.fake_runner import FakeRunner
 
 JSON = {"Accept": "application/json"}
 HELLO = {"message": {"content": "hello"}}
-
-
-@pytest.fixture
-async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
-    connection = LogConnection(redis_url, prefix=redis_prefix)
-    yield connection
-    await connection.aclose()
-
-
-@pytest.fixture
-async def runner(database: Database, log: LogConnection) -> FakeRunner:
-    return FakeRunner(database, log)
-
-
-@pytest.fixture
-async def edge(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[Edge]:
-    async with serving(settings(database_url, redis_url, redis_prefix)) as running:
-        yield running
 
 
 async def conversation(edge: Edge, **body: Any) -> dict[str, Any]:

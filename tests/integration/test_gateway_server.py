@@ -12,30 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from common.bus.log import LogConnection
-from common.db.engine import Database
 from tests.support import rows
 from tests.support.edge import SECRET, Edge, Reading, bearer, serving, settings
 from tests.support.fake_runner import FakeRunner
 from tests.support.until import until
-
-
-@pytest.fixture
-async def log(redis_url: str, redis_prefix: str) -> AsyncIterator[LogConnection]:
-    connection = LogConnection(redis_url, prefix=redis_prefix)
-    yield connection
-    await connection.aclose()
-
-
-@pytest.fixture
-async def runner(database: Database, log: LogConnection) -> FakeRunner:
-    return FakeRunner(database, log)
-
-
-@pytest.fixture
-async def edge(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[Edge]:
-    async with serving(settings(database_url, redis_url, redis_prefix)) as running:
-        yield running
 
 
 async def test_a_drain_cuts_every_stream_and_none_is_ended(
