@@ -31,7 +31,7 @@ from runner.checkpointer import FencedSaver
 from runner.durable import Durable
 from runner.guarding import enter_graph
 from runner.history import Shown
-from runner.inputs import graph_input
+from runner.inputs import described, graph_input
 from runner.kit import Kit
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
@@ -222,13 +222,7 @@ class Execution:
     async def _make_context(self) -> Any:
         """Built anew at every take-up, never stored (contract §8)."""
         run = self.claimed
-        described = {
-            "id": run.id,
-            "conversationId": run.conversation_id,
-            "graph": run.graph,
-            "metadata": run.metadata,
-        }
-        return await self._kit.registry.context(run.graph, described, run.principal)
+        return await self._kit.registry.context(run.graph, described(run), run.principal)
 
     async def _answers(self, state: Durable) -> dict[str, Any]:
         """Stored answers to what is pending. What no longer is pending was taken: only the durable

@@ -41,7 +41,7 @@ async def graph_input(
     to the caller. Calls that an earlier run left open are closed first in any case.
     """
     if spec.input is not None:
-        made = load_object(spec.input)(_message(run), _run(run))
+        made = load_object(spec.input)(_message(run), described(run))
         made = await made if inspect.isawaitable(made) else made
     else:
         made = _default(graph, run)
@@ -115,7 +115,8 @@ def _message(run: RunInput) -> dict[str, Any]:
     }
 
 
-def _run(run: RunInput) -> dict[str, Any]:
+def described(run: RunInput) -> dict[str, Any]:
+    """What the hooks of a graph's author are told of a run."""
     return {
         "id": run.id,
         "conversationId": run.conversation_id,
