@@ -44,6 +44,7 @@ class Settings(BaseSettings):
         300,
         description="how long the Redis log of an ended run is kept; then the archive serves",
     )
+    cleanup_interval_s: Seconds = Field(60, description="between two clean-ups of what is too old")
     redis_timeout_s: Seconds = Field(2.0, description="limit for one answer of Redis")
     postgres_timeout_s: Seconds = Field(15.0, description="limit for one statement of ours")
     masking_patterns: list[str] = Field(
@@ -132,7 +133,7 @@ class RunnerSettings(Settings):
     death_notice: Literal["lock", "lease"] = Field(
         "lock", description="`lease` behind a transaction pooler, where session locks do not hold"
     )
-    reap_interval_s: Seconds = Field(0.5, description="between two looks for dead runners")
+    reap_interval_s: Seconds = Field(0.2, description="between two looks for dead runners")
     reap_grace_s: Seconds = Field(
         0.3, description="a free lock must be seen twice with so much time between"
     )
@@ -156,6 +157,21 @@ class RunnerSettings(Settings):
     attempts_max: int = Field(3, ge=1, description="deaths of a runner before the run fails")
     drain_timeout_s: Seconds = Field(
         8, description="SIGTERM: how long runs may take to reach a step boundary"
+    )
+    events_retention_s: Seconds | None = Field(
+        None,
+        description="how long after a run's end its events can be replayed, then 410; "
+        "unset: as long as the run is kept",
+    )
+    runs_retention_s: Seconds | None = Field(
+        None, description="how long a run is kept after its end; its messages stay"
+    )
+    conversations_retention_s: Seconds | None = Field(
+        None, description="how long a conversation is kept after its last use"
+    )
+    checkpoints_retention_s: Seconds | None = Field(
+        86_400,
+        description="how long all checkpoints of an idle conversation are kept, then the newest",
     )
     tool_payload_bytes_max: int = Field(4096, ge=64, description="tool inputs and summaries shown")
     custom_payload_bytes_max: int = Field(32 << 10, ge=64, description="`custom` data shown")

@@ -89,7 +89,10 @@ class Gateway:
 
     async def _work(self) -> None:
         """What runs beside the requests, until it is cancelled."""
-        forgetting = Forgetting(self.db, self.settings.idempotency_retention_s)
+        settings = self.settings
+        forgetting = Forgetting(
+            self.db, settings.idempotency_retention_s, settings.cleanup_interval_s
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hub.run())
             group.create_task(forgetting.run())

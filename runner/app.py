@@ -27,6 +27,7 @@ from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from common.starting import when_available
 from runner.checkpointer import open_pool
+from runner.cleaner import Cleaner, Retention
 from runner.guarding import task_factory
 from runner.kit import Kit
 from runner.lease import Lease
@@ -149,6 +150,7 @@ class _Life:
             reap_interval_s=settings.reap_interval_s,
             reap_grace_s=settings.reap_grace_s,
         )
+        self._cleaner = Cleaner(self._db, pool, Retention.of(settings), settings.cleanup_interval_s)
         self._lease = await self._take_lease(database_url)
 
     async def _take_lease(self, database_url: str) -> Lease:
@@ -189,6 +191,7 @@ class _Life:
             self._reaper.run(),
             self._worker.run(),
             Sweeper(self._db, self._owner).run(),
+            self._cleaner.run(),
         ]
         try:
             async with asyncio.TaskGroup() as group:

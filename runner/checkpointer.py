@@ -31,6 +31,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from psycopg import AsyncConnection, AsyncCursor
+from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -199,6 +200,22 @@ class FencedSaver(AsyncPostgresSaver):
     async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
         async with _translated(), super()._cursor(pipeline=pipeline) as cursor:
             yield cursor
+
+
+async def prune(pool: Pool, thread_id: str) -> bool:
+    """Leaves a thread what its next run needs: the newest checkpoint of each namespace.
+
+    False: somebody changes the thread. A thread with a `DeltaChannel` is left as it is: its newest
+    values are rebuilt from older checkpoints. Raises `Unavailable`.
+    """
+    async with _translated():
+        try:
+            await AsyncPostgresSaver(pool).aprune([thread_id])
+        except NotImplementedError:
+            return True
+        except (SerializationFailure, DeadlockDetected):
+            return False
+    return True
 
 
 @asynccontextmanager

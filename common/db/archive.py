@@ -63,11 +63,6 @@ async def tops(connection: Connection, run_ids: Sequence[str]) -> dict[str, tupl
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-async def drop(connection: Connection, retention_s: float, limit: int = 100) -> int:
-    """Forgets the events of `limit` runs that ended `retention_s` ago: their replay is 410."""
-    return int(await _DROP.value(connection, retention=retention_s, limit=limit))
-
-
 def _columns(batches: Sequence[Batch]) -> dict[str, list[Any]]:
     return {
         "afters": [batch.after for batch in batches],
@@ -120,14 +115,4 @@ _TOPS = Statement("""
 SELECT r.id, coalesce((SELECT max(e.last_sequence) FROM run_events e WHERE e.run_id = r.id), 0),
        r.finished_at IS NOT NULL
   FROM runs r WHERE r.id = ANY(:runs::text[])
-""")
-
-_DROP = Statement("""
-WITH old AS (
-    SELECT r.id FROM runs r
-     WHERE r.finished_at < clock_timestamp() - make_interval(secs => :retention::double precision)
-       AND EXISTS (SELECT FROM run_events e WHERE e.run_id = r.id)
-     LIMIT :limit),
-dropped AS (DELETE FROM run_events e USING old WHERE e.run_id = old.id)
-SELECT count(*) FROM old
 """)

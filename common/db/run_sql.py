@@ -37,6 +37,7 @@ _FIELDS = [
     "started_at",
     "finished_at",
     "updated_at",
+    "replayable",
 ]
 COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)

@@ -54,6 +54,7 @@ class Run:
     started_at: datetime | None
     finished_at: datetime | None
     updated_at: datetime
+    replayable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,10 +80,17 @@ conversations = Table(
     Column("session", Boolean, nullable=False, server_default=text("false")),
     _moment("created_at"),
     _moment("updated_at"),
+    _moment("pruned_at", null=True),
     CheckConstraint("jsonb_typeof(facts) = 'object'", name="conversations_facts_object"),
     CheckConstraint("facts_version >= 1", name="conversations_facts_version"),
 )
 Index("conversations_of_user", "user_id", conversations.c.updated_at.desc(), text("id DESC"))
+Index(
+    "conversations_to_prune",
+    "updated_at",
+    postgresql_where=text("pruned_at IS NULL OR pruned_at < updated_at"),
+    _table=conversations,
+)
 # the session facade: one active session a user (contract §6)
 Index(
     "conversations_one_session",
@@ -146,6 +153,7 @@ runs = Table(
     _moment("started_at", null=True),
     _moment("finished_at", null=True),
     _moment("updated_at"),
+    Column("replayable", Boolean, nullable=False, server_default=text("true")),
     CheckConstraint(one_of("status", STATUSES), name="runs_status"),
     CheckConstraint("(status = 'running') = (runner_id IS NOT NULL)", name="runs_runner"),
     CheckConstraint(f"({IS_TERMINAL}) = (finished_at IS NOT NULL)", name="runs_finished"),
@@ -168,6 +176,12 @@ runs = Table(
         "runs_to_claim",
         "queued_at",
         postgresql_where=text("status = 'queued' AND NOT waiting"),
+    ),
+    Index("runs_ended", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    Index(
+        "runs_replayable",
+        "finished_at",
+        postgresql_where=text("replayable AND finished_at IS NOT NULL"),
     ),
     Index("runs_held", "runner_id", postgresql_where=text("runner_id IS NOT NULL")),
     Index(

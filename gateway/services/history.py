@@ -38,7 +38,9 @@ class History:
         async with self._reading:
             batches = await self._from_redis(run_id, after, count, archived)
             if batches is None or (batches and batches[0].after > after):
-                batches = await self._from_archive(run_id, after, count, bool(batches))
+                batches = await self._from_archive(
+                    run_id, after, count, bool(batches) or archived > after
+                )
         return batches
 
     async def tops(self, run_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:
@@ -64,6 +66,7 @@ class History:
     async def _from_archive(
         self, run_id: str, after: int, count: int, later_known: bool
     ) -> list[Batch]:
+        """`later_known`: there are, or have been, events after `after`."""
         async with self._db.connect() as connection:
             batches = await archive.read(connection, run_id, after, count)
         self._metrics.fills.labels("archive").inc()

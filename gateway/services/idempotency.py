@@ -22,7 +22,6 @@ logger = structlog.get_logger(__name__)
 
 Answer = dict[str, Any]
 
-_FORGET_INTERVAL_S = 60.0
 _FORGET_AT_ONCE = 1000
 
 
@@ -65,13 +64,13 @@ def key_of(body_key: str | None, header_key: str | None) -> str | None:
 class Forgetting:
     """Removes answers that are older than the retention. Every gateway does; it is idempotent."""
 
-    def __init__(self, db: Database, retention_s: float) -> None:
-        self._db, self._retention_s = db, retention_s
+    def __init__(self, db: Database, retention_s: float, interval_s: float) -> None:
+        self._db, self._retention_s, self._interval_s = db, retention_s, interval_s
 
     async def run(self) -> None:
         """Ends by cancellation only."""
         while True:
-            await asyncio.sleep(_FORGET_INTERVAL_S * random.uniform(0.5, 1.5))
+            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))
             try:
                 while await self.forget() == _FORGET_AT_ONCE:
                     pass  # there is more

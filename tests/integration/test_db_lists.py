@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from common.batch import Batch
-from common.db import archive, conversations, idempotency, interrupts, messages, runs
+from common.db import archive, conversations, idempotency, interrupts, messages, retention, runs
 from common.db.engine import Connection, Database
 from common.db.idempotency import Mismatch, Reserved, Stored
 from common.db.messages import NewMessage
@@ -240,9 +240,9 @@ async def test_old_events_are_dropped_of_ended_runs_only(connection: Connection)
     for run in (ended, held):
         await archive.append(connection, run.id, 1, [batch(1, 2)])
     await runs.finish(connection, ended.id, 1, status="completed", last_sequence=2)
-    assert await archive.drop(connection, 3600) == 0
-    assert await archive.drop(connection, 0) == 1
-    assert await archive.drop(connection, 0) == 0
+    assert await retention.drop_events(connection, 3600) == 0
+    assert await retention.drop_events(connection, 0) == 1
+    assert await retention.drop_events(connection, 0) == 0
     assert await archive.tops(connection, [ended.id, held.id]) == {
         ended.id: (0, True),
         held.id: (2, False),

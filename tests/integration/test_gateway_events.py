@@ -6,7 +6,7 @@ import httpx
 import pytest
 from httpx_sse import aconnect_sse
 
-from common.db import archive
+from common.db import retention
 from common.db.engine import Database
 from common.events import Event
 from common.ids import new_id
@@ -214,7 +214,7 @@ async def forget(edge: Edge, database: Database) -> None:
     for key in await bus.call("KEYS", f"{prefix}run:*"):
         await bus.call("DEL", key)
     async with database.connect() as connection:
-        assert await archive.drop(connection, -1) == 1
+        assert await retention.drop_events(connection, -1) == 1
 
 
 async def test_what_is_settled_is_served_although_redis_was_never_told(

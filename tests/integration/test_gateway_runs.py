@@ -236,8 +236,8 @@ async def test_the_same_key_at_once_is_one_run(edge: Edge) -> None:
 async def test_keys_are_forgotten_after_their_retention(edge: Edge, database: Database) -> None:
     body = {**HELLO, "idempotencyKey": "k"}
     first = await edge.client.post("/api/chat", json=body, headers=JSON)
-    assert await Forgetting(database, 3600).forget() == 0
-    assert await Forgetting(database, 0).forget() == 1
+    assert await Forgetting(database, 3600, 60).forget() == 0
+    assert await Forgetting(database, 0, 60).forget() == 1
     second = await edge.client.post("/api/chat", json=body, headers=JSON)
     assert first.json()["run"]["id"] != second.json()["run"]["id"]
 
