@@ -7,7 +7,7 @@ from deploy.drill.record import Record
 from deploy.topology import Topology
 
 EFFECTS_VARIABLE = "STEADYRUN_DRILL_EFFECTS"
-"""Names the folder of the performed effects to the runners: one file a key, a line a performance."""
+"""Names the folder of the performed effects to the runners: a file a key, a line each time."""
 
 
 @dataclass(slots=True)

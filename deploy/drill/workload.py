@@ -38,7 +38,7 @@ class Workload:
         topology: Callable[[], Topology],
         rng: random.Random,
         record: Record,
-        plan: Plan = Plan(),  # noqa: B008  (frozen)
+        plan: Plan = Plan(),
     ) -> None:
         """`topology` is read anew at each use: ports stay, processes change."""
         self._topology, self._rng, self._record, self._plan = topology, rng, record, plan
