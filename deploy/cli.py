@@ -153,6 +153,44 @@ def load(
     return load(choices, _say)
 
 
+@cli.command()
+def drill(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which scenarios. Default: each once.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats the faults and orders of an earlier drill.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Repeat each scenario for so long.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of `mixed`.")] = 10,
+    gateways: Annotated[int, typer.Option(min=1, max=16, help="How many gateways.")] = 2,
+    runners: Annotated[int, typer.Option(min=1, max=16, help="How many runners.")] = 2,
+    nginx: Annotated[
+        bool, typer.Option("--nginx/--no-nginx", help="nginx in front of the gateways.")
+    ] = True,
+    state: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Keep data and logs there.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write what came of it there.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the scenarios.")] = False,
+) -> int:
+    """Kill things while clients watch and decide; says whether anything was lost or doubled.
+
+    On a system of its own. Exit status 1 when an invariant was violated.
+    """
+    from deploy.drill import Choices, drill, listing, unknown
+
+    if list_:
+        print(listing())
+        return 0
+    if wrong := unknown(names or []):
+        raise typer.BadParameter(f"no such scenario: {', '.join(wrong)} (see --list)")
+    where = (gateways, runners, nginx)
+    return drill(Choices(tuple(names or ()), seed, seconds, rounds, json, state, *where), _say)
+
+
 def _serve(serve: Callable[[], object]) -> int:
     """uvicorn raises the signal again after a clean drain: that is success here."""
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -30,6 +30,7 @@ from deploy.topology import Process, Topology
 OPEN_FILES_MAX = 262_144
 # -P: a module beside the caller's files must not stand in for one of ours
 PROGRAM = (sys.executable, "-P", "-m", "deploy.cli")
+WELCOME = "Steadyrun runs at"  # said once, when all children are ready
 RUNNER_STARTED = '"runner_started"'  # its log line once the graphs are loaded and it is registered
 QUIET_LEVELS = ("warning", "error")  # where that line is not written, a runner that
 # of gateways and runners, for servers that are started beside them and for those of others
@@ -229,7 +230,7 @@ def _welcome(topology: Topology, state: StateFolder) -> str:
     place = "" if state.path == Path(".steadyrun").absolute() else f"--state {state.path} "
     return "\n".join(
         [
-            f"Steadyrun runs at {topology.url}",
+            f"{WELCOME} {topology.url}",
             f'  ask it      {program} chat {place}"Look at the recent errors of payment-api"',
             f"  processes   {state.topology}",
             f"  logs        {state.logs}",

@@ -128,6 +128,25 @@ def group_members(pgid: int) -> list[int]:
     return found
 
 
+def family(pid: int) -> list[int]:
+    """A living process and all its descendants, parents first (Linux only, else just itself).
+
+    Postgres' backends are sessions of their own: no group holds them together."""
+    parents = _parents()
+    found = [pid]
+    for parent in found:
+        found += [child for child, its in parents.items() if its == parent]
+    return found
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    return parents
+
+
 def read_pid(pid_file: Path) -> int | None:
     """The number on the first line of a pid file, None when there is none."""
     try:
