@@ -186,7 +186,7 @@ def drill(
         print(listing())
         return 0
     if wrong := unknown(names or []):
-        raise typer.BadParameter(f"no such scenario: {', '.join(wrong)} (see --list)")
+        raise typer.BadParameter(f"no such scenario: {', '.join(wrong)}; --list shows them")
     where = (gateways, runners, nginx)
     return drill(Choices(tuple(names or ()), seed, seconds, rounds, json, state, *where), _say)
 

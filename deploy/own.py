@@ -1,4 +1,4 @@
-"""A system of our own to load or to drill: `steadyrun up` as a child, in a folder that goes with it."""
+"""A system of our own, to load or to drill: `steadyrun up` as a child, in a folder of its own."""
 
 import os
 import shutil
@@ -95,7 +95,7 @@ def _up(folder: Path, wanted: Wanted) -> Command:
     return Command(
         argv=argv,
         log=folder / "up.log",
-        env=kept | wanted.environment,
+        env={**kept, **wanted.environment},
         death_signal=signal.SIGTERM,
     )
 

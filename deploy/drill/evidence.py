@@ -13,9 +13,7 @@ from deploy.drill.truth import Truth
 _RUN = re.compile(r"run_[0-9a-f]{32}")
 
 
-def write(
-    folder: Path, name: str, verdicts: list[Verdict], record: Record, truth: Truth
-) -> Path:
+def write(folder: Path, name: str, verdicts: list[Verdict], record: Record, truth: Truth) -> Path:
     """Times are those of one monotonic clock; frames are as they came. Returns the file."""
     named = {run for v in verdicts for text in v.violations for run in _RUN.findall(text)}
     file = folder / f"evidence-{name}.json"

@@ -69,12 +69,22 @@ def stopped(pids: list[int]) -> Iterator[None]:
             _signal(pid, signal.SIGCONT)
 
 
-def _send(number: signal.Signals) -> Act:
+def _ending(number: signal.Signals) -> Act:
+    """A signal after which somebody else has to take the place of the target."""
+
     async def act(site: Site, planned: Strike) -> bool:
         process = site.find(planned.target)
-        return process is not None and _signal(process.pid, number)
+        if process is None or not _signal(process.pid, number):
+            return False
+        site.doom(process.pid)
+        return True
 
     return act
+
+
+async def _reload(site: Site, planned: Strike) -> bool:
+    process = site.find(planned.target)
+    return process is not None and _signal(process.pid, signal.SIGHUP)
 
 
 async def _pause(site: Site, planned: Strike) -> bool:
@@ -93,6 +103,7 @@ async def _kill_emptied(site: Site, planned: Strike) -> bool:
     process = site.find(planned.target)
     if process is None:
         return False
+    site.doom(process.pid)
     with stopped([process.pid]):
         shutil.rmtree(site.system.folder / "redis" / "appendonlydir", ignore_errors=True)
         return _signal(process.pid, signal.SIGKILL)
@@ -137,7 +148,9 @@ async def _cut_sessions(site: Site, planned: Strike) -> bool:
         return await postgres_faults.cut_sessions(connection) > 0
 
 
-_KILL, _STOP, _FAST = _send(signal.SIGKILL), _send(signal.SIGTERM), _send(signal.SIGINT)
+_KILL = _ending(signal.SIGKILL)
+_STOP = _ending(signal.SIGTERM)
+_FAST = _ending(signal.SIGINT)  # Postgres' fast shutdown
 _BEYOND_A_LEASE = (6.5, 8.5)  # of the default lease of 6 s, which the drill leaves as it is
 
 FAULTS: Mapping[str, Fault] = {
@@ -147,12 +160,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "runner-stop": Fault("runner", "SIGTERM to a runner", _STOP),
     "gateway-kill": Fault("gateway", "kill -9 of a gateway", _KILL),
-    "gateway-pause": Fault(
-        "gateway", "SIGSTOP of a gateway, SIGCONT later", _pause, ((0.2, 4.0),)
-    ),
+    "gateway-pause": Fault("gateway", "SIGSTOP of a gateway, SIGCONT later", _pause, ((0.2, 4.0),)),
     "gateway-stop": Fault("gateway", "SIGTERM to a gateway", _STOP),
     "nginx-kill": Fault("nginx", "kill -9 of nginx", _KILL),
-    "nginx-reload": Fault("nginx", "SIGHUP to nginx", _send(signal.SIGHUP)),
+    "nginx-reload": Fault("nginx", "SIGHUP to nginx", _reload),
     "redis-flush": Fault("redis", "FLUSHALL", _flush),
     "redis-kill": Fault("redis", "kill -9 of Valkey", _KILL),
     "redis-empty": Fault("redis", "kill -9 of Valkey, back without a key", _kill_emptied),

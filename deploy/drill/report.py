@@ -7,7 +7,7 @@ from typing import Any
 
 from deploy.drill.checker import Verdict, summed
 from deploy.drill.gaps import Gap
-from deploy.drill.perform import Outcome
+from deploy.drill.performance import Outcome
 
 VIOLATIONS_SHOWN = 10
 

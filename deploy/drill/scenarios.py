@@ -5,7 +5,7 @@ Plans are pure: the same seed on as many gateways and runners gives the same pla
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deploy.drill.faults import FAULTS, Strike
@@ -64,10 +64,11 @@ def mixed_plan(rounds: int) -> Plan:
 
 
 def _each(*faults: str, lasts_s: float | None = None) -> Plan:
-    """A round for each fault; of a duration that a person can check, where one is given."""
+    """A round for each fault whose role is there; of a duration that a person can check, where
+    one is given."""
 
     def plan(rng: random.Random, targets: Targets) -> list[Round]:
-        strikes = [drawn(rng, fault, targets) for fault in faults]
+        strikes = [drawn(rng, fault, targets) for fault in faults if targets[FAULTS[fault].role]]
         return [(s if lasts_s is None else _lasting(s, lasts_s),) for s in strikes]
 
     return plan

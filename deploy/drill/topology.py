@@ -31,6 +31,7 @@ class Site:
         self.system = system
         self.effects = effects
         self.lease_ttl_s = lease_ttl_s
+        self._doomed: set[int] = set()
         children = system.topology().processes
         self.names = [process.name for process in children]
         self.targets: Targets = {
@@ -49,6 +50,10 @@ class Site:
     def find(self, name: str) -> Process | None:
         """None while it is not running."""
         return next((p for p in self.topology().processes if p.name == name), None)
+
+    def doom(self, pid: int) -> None:
+        """It was told to end: nothing is whole before another has taken its place."""
+        self._doomed.add(pid)
 
     @asynccontextmanager
     async def redis(self) -> AsyncIterator[Bus]:
@@ -76,9 +81,9 @@ class Site:
     async def ailing(self) -> list[str]:
         """The children that are not there, do not answer, or are no living runner to Postgres."""
         topology = self.topology()
-        found = {process.name: process for process in topology.processes}
-        missing = [name for name in self.names if name not in found]
-        if missing:
+        self._doomed &= {process.pid for process in topology.processes}
+        lasting = {p.name for p in topology.processes if p.pid not in self._doomed}
+        if missing := [name for name in self.names if name not in lasting]:
             return missing
         silent = await asyncio.to_thread(_silent, topology)
         return silent or await self._unregistered(topology)
@@ -86,15 +91,20 @@ class Site:
     async def healed(self, limit_s: float) -> list[str]:
         """Wait until all is well; what is still ailing after the limit."""
         deadline = time.monotonic() + limit_s
-        while (ailing := await self.ailing()) and time.monotonic() < deadline:
+        while True:
+            ailing = await self.ailing()
+            if not ailing or time.monotonic() >= deadline:
+                return ailing
             await asyncio.sleep(LOOK_S)
-        return ailing
 
     async def calm(self) -> None:
         """Wait until Postgres has run for more than a lease: before that, a free lock proves no
         death, and a killed runner is noticed by its lease alone."""
-        while await self._postgres_age_s() < self.lease_ttl_s + 1.0:
-            await asyncio.sleep(LOOK_S)
+        while True:
+            lacks_s = self.lease_ttl_s + 1.0 - await self._postgres_age_s()
+            if lacks_s <= 0:
+                return
+            await asyncio.sleep(lacks_s)
 
     async def _postgres_age_s(self) -> float:
         with suppress(Unavailable):
