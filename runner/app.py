@@ -130,6 +130,7 @@ class _Life:
             signals=signals,
             settings=settings,
             questions=Questions(self._registry, masker),
+            may_execute=lambda: self._lease.held,
         )
         self._worker = Worker(kit, self._id)
         self._owner = OwnerActs(self._db, bus_log, signals)

@@ -29,6 +29,7 @@ from common.runs import CancelReason
 from runner import durable
 from runner.checkpointer import FencedSaver
 from runner.durable import Durable
+from runner.effects import Effects
 from runner.guarding import enter_graph
 from runner.history import Shown
 from runner.inputs import described, graph_input
@@ -64,6 +65,14 @@ class Execution:
         self.crashed = False  # by a mistake of ours: giving the run back is charged
         self._storing: Storing
         self._context: Any = None
+        self._effects = Effects(
+            kit.db,
+            run.id,
+            run.epoch,
+            may_execute=lambda: not self._stop.done() and kit.may_execute(),
+            stop=self._stop_with,
+            mask=kit.masker.text,
+        )
 
     def cancel(self, reason: CancelReason) -> None:
         """Stop executing and end the run as cancelled."""
@@ -158,6 +167,7 @@ class Execution:
             return await self._first_of(task)
         finally:
             await _end(task)
+            await self._effects.settle()
 
     async def _first_of(self, task: "asyncio.Task[Outcome]") -> Outcome:
         loop = asyncio.get_running_loop()
@@ -186,6 +196,7 @@ class Execution:
     async def _attempt(self) -> Outcome:
         """Outcomes of whatever a graph does. Raises LeaseLost."""
         enter_graph()
+        self._effects.enter()
         if self.claimed.attempts >= self._kit.settings.attempts_max:
             return Failed("RUNNER_LOST", "The run lost its runner several times.", True)
         if self._graph is None:

@@ -1,5 +1,6 @@
 """What every execution of a runner shares; put together in `runner/app`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.bus.log import LogConnection
@@ -24,3 +25,5 @@ class Kit:
     signals: Signals
     settings: RunnerSettings
     questions: Questions
+    may_execute: Callable[[], bool]
+    """Whether the lease holds, by the local clock; for any thread."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from common.db import effects, runners, runs
+from common.db.effects import CancelAsked, Effect
 from common.db.engine import Connection, Database
 from common.db.runners import LOCK_CLASS, Reaped
 from common.db.runs import Run
@@ -192,16 +193,16 @@ async def test_an_effect_is_begun_once_and_its_outcome_stays(connection: Connect
     run = await running_run(connection)
     key: tuple[str, int, str] = (run.id, 1, "pay:17")
     first = await effects.begin(connection, *key)
-    assert first is not None
+    assert isinstance(first, Effect)
     assert (first.begun_now, first.outcome) == (True, None)
     again = await effects.begin(connection, *key)
-    assert again is not None
+    assert isinstance(again, Effect)
     assert (again.begun_now, again.outcome) == (False, None)
     assert await effects.complete(connection, *key, None)
     assert await effects.complete(connection, *key, "another")
     assert not await effects.complete(connection, run.id, 1, "unknown", 1)
     known = await effects.begin(connection, *key)
-    assert known is not None
+    assert isinstance(known, Effect)
     assert known.outcome == {"value": None}
 
 
@@ -210,7 +211,7 @@ async def test_an_intent_that_is_taken_back_can_be_begun_again(connection: Conne
     await effects.begin(connection, run.id, 1, "pay:17")
     assert await effects.forget(connection, run.id, 1, "pay:17")
     again = await effects.begin(connection, run.id, 1, "pay:17")
-    assert again is not None
+    assert isinstance(again, Effect)
     assert again.begun_now
 
 
@@ -223,8 +224,37 @@ async def test_an_effect_starts_under_the_newest_epoch_only(connection: Connecti
         await effects.begin(connection, run.id, 1, "pay:18"),
         await effects.complete(connection, run.id, 1, "pay:17", 1),
         await effects.forget(connection, run.id, 1, "pay:17"),
+        await effects.take_over(connection, run.id, 1, "pay:17"),
     ]
-    assert late == [None, False, False]
+    assert late == [None, False, False, False]
     known = await effects.begin(connection, run.id, 2, "pay:17")
-    assert known is not None
+    assert isinstance(known, Effect)
     assert (known.begun_now, known.epoch) == (False, 1)
+
+
+async def test_an_intent_is_taken_over_by_the_newest_epoch(connection: Connection) -> None:
+    run = await running_run(connection)
+    await effects.begin(connection, run.id, 1, "pay:17")
+    assert await runs.give_back(connection, run.id, 1)
+    await claim(connection, await runner(connection))
+    for _ in range(2):  # the first answer may be lost
+        assert await effects.take_over(connection, run.id, 2, "pay:17")
+    ours = await effects.begin(connection, run.id, 2, "pay:17")
+    assert isinstance(ours, Effect)
+    assert (ours.epoch, ours.begun_now) == (2, False)
+
+
+async def test_nothing_is_begun_once_a_cancellation_was_asked_for(connection: Connection) -> None:
+    run = await running_run(connection)
+    await runs.request_cancel(connection, run.id, "user")
+    assert await effects.begin(connection, run.id, 1, "pay:17") == CancelAsked("user")
+    assert await connection.value("SELECT count(*) FROM effects") == 0
+
+
+async def test_an_outcome_may_say_that_the_value_is_not_kept(connection: Connection) -> None:
+    run = await running_run(connection)
+    await effects.begin(connection, run.id, 1, "pay:17")
+    assert await effects.complete(connection, run.id, 1, "pay:17", None, refused="too big")
+    known = await effects.begin(connection, run.id, 1, "pay:17")
+    assert isinstance(known, Effect)
+    assert known.outcome == {"refused": "too big"}

@@ -14,6 +14,7 @@ from common import hitl
 from common.graphfile import GraphSpec
 from common.loading import Reference
 from common.masking import Masker
+from runner.authoring import rehearsal
 from runner.graphs.opspilot.fleet import Fleet
 from runner.graphs.opspilot.graph import Agent, build
 from runner.graphs.opspilot.model import ScriptedModel
@@ -47,7 +48,8 @@ async def answer(agent: Agent, value: dict[str, Any], thread: str = "t1") -> dic
 
 
 async def run(agent: Agent, given: Any, thread: str) -> dict[str, Any]:
-    state: dict[str, Any] = await agent.ainvoke(given, config(thread))
+    with rehearsal():
+        state: dict[str, Any] = await agent.ainvoke(given, config(thread))
     return state
 
 
@@ -143,15 +145,26 @@ async def test_one_approval_restarts_once_although_the_tool_is_executed_again(
     state = await say(agent, "Restart the abnormal instance of payment-api")
     paused = (await agent.aget_state(config("t1"))).config
     (asked,) = state["__interrupt__"]
-    results = [
-        await agent.ainvoke(Command(resume={asked.id: {"type": "approve"}}), paused)
-        for _ in range(2)
-    ]
+    results = []
+    for _ in range(2):
+        with rehearsal():  # which remembers nothing of the first
+            approved: Any = Command(resume={asked.id: {"type": "approve"}})
+            results.append(await agent.ainvoke(approved, paused))
     told = [next(m for m in reversed(r["messages"]) if isinstance(m, ToolMessage)) for r in results]
     assert [json.loads(str(m.content))["outcome"] for m in told] == ["restarted", "restarted"]
     healed = await fleet.find_instance(SICK)
     assert healed is not None
     assert (healed.version, healed.restarts) == (2, 1)
+
+
+async def test_the_fleet_tells_what_came_of_a_restart_by_its_key(fleet: Fleet) -> None:
+    assert await fleet.find_restart("key", SICK) is None
+    done = await fleet.restart("key", SICK, version=1)
+    late = await fleet.restart("late key", SICK, version=1)
+    assert await fleet.find_restart("key", SICK) == done
+    assert await fleet.find_restart("late key", SICK) == late
+    assert late is not None
+    assert late.outcome == "changed"
 
 
 async def test_of_simultaneous_restarts_with_one_key_one_is_performed(fleet: Fleet) -> None:

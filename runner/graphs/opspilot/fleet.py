@@ -123,6 +123,16 @@ class Fleet:
             return None
         return Restart("restarted" if done[0] else "changed", instance)
 
+    async def find_restart(self, key: str, instance_id: str) -> Restart | None:
+        """What came of the restart with this key; None: it has not been performed. One that is just
+        being committed is not seen: asking for it again with its key waits for it."""
+        async with self._transaction() as conn:
+            done = await (await conn.execute(schema.RESTARTED, {"key": key})).fetchone()
+            instance = await _find_instance(conn, instance_id)
+        if instance is None or done is None:
+            return None
+        return Restart("restarted" if done[0] else "changed", instance)
+
     async def break_instance(self, service: str, visitor: str = "") -> Instance | None:
         """Put one healthy instance out of order, the troubled one first; None: there is none."""
         async with self._transaction() as conn:

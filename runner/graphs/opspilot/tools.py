@@ -3,7 +3,8 @@
 `restart_instance` is the dangerous one: it asks a person and changes nothing before the answer.
 LangGraph executes the tool from its beginning again when the answer comes, and once more if the
 process dies before the tool's result is saved. So what stands before the question only reads, the
-version comes with the call (the one that the person has seen), and the restart carries a key.
+version comes with the call (the one that the person has seen), and the restart is guarded: it is
+performed once, and when a process dies in the middle of it, the fleet is asked whether it happened.
 """
 
 import json
@@ -14,8 +15,15 @@ from typing import Any
 from langchain.tools import ToolRuntime
 from langchain_core.tools import BaseTool, StructuredTool
 
-from runner.authoring import Approval, confirm_action
-from runner.graphs.opspilot.fleet import ErrorEntry, Fleet, Instance
+from runner.authoring import (
+    NOT_PERFORMED,
+    Approval,
+    Performed,
+    confirm_action,
+    effect_key,
+    guarded,
+)
+from runner.graphs.opspilot.fleet import ErrorEntry, Fleet, Instance, Restart
 from runner.graphs.opspilot.phrases import risk_of_restart
 
 Runtime = ToolRuntime[Any, Any]
@@ -85,15 +93,24 @@ class OpsTools:
         return _json(service=service, broken=_shown(broken) if broken else None)
 
     async def _restart(self, approval: Approval, runtime: Runtime) -> str:
-        """The key is the same on every execution of this one call, and of no other."""
-        wanted, visitor = approval.args, _visitor(runtime)
-        key = f"{visitor}/{runtime.tool_call_id}"
-        done = await self._fleet.restart(
-            key, wanted["instance"], version=wanted["version"], visitor=visitor
-        )
+        """The fleet's key is the same on every execution of this one call, and of no other."""
+        instance, version = approval.args["instance"], approval.args["version"]
+        visitor = _visitor(runtime)
+
+        async def restart() -> Any:
+            done = await self._fleet.restart(
+                effect_key(), instance, version=version, visitor=visitor
+            )
+            return _outcome(done)
+
+        async def was_restarted() -> Any:
+            done = await self._fleet.find_restart(effect_key(), instance)
+            return Performed(_outcome(done)) if done else NOT_PERFORMED
+
+        done = await guarded(f"restart/{runtime.tool_call_id}", restart, was_restarted)
         if done is None:
-            return _json(error="unknown_instance", instance=wanted["instance"])
-        return _json(outcome=done.outcome, instance=_shown(done.instance), by=approval.by)
+            return _json(error="unknown_instance", instance=instance)
+        return _json(**done, by=approval.by)
 
     async def _unknown(self, service: str) -> str:
         known = [known.name for known in await self._fleet.services()]
@@ -109,6 +126,13 @@ def _ask(target: Instance, version: int, reason: str, call_id: str) -> Approval:
         resource={"type": "instance", "id": target.id, "version": version},
         call_id=call_id,
     )
+
+
+def _outcome(done: Restart | None) -> dict[str, Any] | None:
+    """None: no such instance."""
+    if done is None:
+        return None
+    return {"outcome": done.outcome, "instance": _shown(done.instance)}
 
 
 def _visitor(runtime: Runtime) -> str:

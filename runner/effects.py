@@ -1,0 +1,346 @@
+"""Performs the guarded effects of one execution (I5; for authors: runner/authoring/effects.py).
+
+    begin ─► outcome known ────────────────────────────────────────────► returned
+      │  └─► intent of an earlier start ─► verify ─► Performed(value) ─► stored, returned
+      │                                      │  └──► UNKNOWN, no verify ─► the run fails
+      ▼                                      ▼
+    intent written by us            NOT_PERFORMED: the intent becomes ours
+      └──────────────┬───────────────────────┘
+                     ▼
+    may this process still execute the run? ─► no: the intent is taken back if that is still ours
+                     ▼                             to do, and the execution ends
+               fn is started ─► outcome stored ─► returned
+
+Two defences keep a process that stood still from performing what another has taken up: each
+statement of the ledger is fenced by (run, epoch) in itself, and right before `fn` is started (in
+its own thread for a sync one) the local lease must still hold. The fence cannot see what happens
+after `begin`, the lease's clock cannot see a takeover that came early: each covers where the other
+is blind.
+
+An intent of our own epoch that was not started here is ours as well: the answer to `begin` was lost
+and it was sent again. An epoch belongs to one execution in one process, so that is certain.
+
+What ends the run (lost, cancelled, EFFECT_UNKNOWN) is not raised where user code could catch it:
+the execution is stopped, and `guarded` does not return before it is cancelled.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar
+from weakref import WeakValueDictionary
+
+import orjson
+
+from common.db import effects
+from common.db.effects import CancelAsked
+from common.db.engine import Connection, Database
+from common.db.values import is_storable
+from common.errors import LeaseLost, Unavailable
+from runner.authoring import effects as authoring
+from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
+from runner.outcomes import Cancelled, Failed, Outcome
+
+KEY_CHARS_MAX: Final = 256
+OUTCOME_BYTES_MAX: Final = 256 * 1024
+GRACE_S: Final = 1.5  # less than runner.execution.CANCEL_GRACE_S
+_RETRY_S: Final = 0.2
+_LEAVING_S: Final = 10.0
+
+T = TypeVar("T")
+
+
+class _Ends(Exception):
+    """The execution ends with this; never leaves this module."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        self.outcome = outcome
+
+
+class _MayNotStart(Exception):
+    """Nothing was started; never leaves this module."""
+
+
+@dataclass(slots=True)
+class _Call:
+    key: str
+    fn: authoring.Effect
+    verify: Verify | None
+    abandoned: bool = False
+    """Whoever called was cancelled: nothing more is started."""
+
+
+class Effects:
+    """Of one (run, epoch), in the event loop that makes it.
+
+    `may_execute` is asked right before an effect is started, from any thread: whether this process
+    holds the run by its own clock. `stop(outcome)` ends the execution; None: the run is lost.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        run_id: str,
+        epoch: int,
+        *,
+        may_execute: Callable[[], bool],
+        stop: Callable[[Outcome | None], None],
+        mask: Callable[[str, int], str],
+    ) -> None:
+        self._db = db
+        self._run_id = run_id
+        self._epoch = epoch
+        self._may_execute = may_execute
+        self._stop = stop
+        self._mask = mask
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._started: set[str] = set()
+        self._working: set[asyncio.Task[Any]] = set()
+        self._waiting: set[Future[Any]] = set()
+
+    def enter(self) -> None:
+        """From here on, in this task and what it makes, `guarded` comes here."""
+        authoring.current.set(self)
+
+    async def settle(self) -> None:
+        """The graph has been stopped: let effects that are under way end and be noted, for a
+        moment; then nothing of them goes on here but threads, which nobody can end."""
+        if self._working:
+            await asyncio.wait(self._working, timeout=GRACE_S)
+        for task in list(self._working):
+            task.cancel()
+        for future in list(self._waiting):
+            future.cancel()
+
+    async def perform(self, key: str, fn: authoring.Effect, verify: Verify | None) -> Any:
+        check_key(key)
+        self._check_place(key)
+        turn = self._turns.setdefault(key, asyncio.Lock())
+        async with turn:
+            try:
+                return await self._sheltered(_Call(key, fn, verify))
+            except _Ends as end:
+                await self._leave(end.outcome)
+
+    def perform_sync(self, key: str, fn: authoring.Effect, verify: Verify | None) -> Any:
+        if threading.get_ident() == self._thread:
+            raise RuntimeError("in async code: await guarded(…) instead of guarded_sync(…)")
+        future = asyncio.run_coroutine_threadsafe(self.perform(key, fn, verify), self._loop)
+        self._waiting.add(future)
+        try:
+            return future.result()
+        finally:
+            self._waiting.discard(future)
+
+    def _check_place(self, key: str) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("in an event loop of your own: call guarded_sync(…) in a thread")
+        if authoring.outside_key.get(None) == authoring.outside_key_of(self._run_id, key):
+            raise RuntimeError(f"the effect {key!r} waits for itself")
+
+    async def _sheltered(self, call: _Call) -> Any:
+        """A cancellation does not tear an effect from its outcome, if it ends in a moment."""
+        work = self._loop.create_task(self._perform(call))
+        self._working.add(work)
+        work.add_done_callback(self._forget_work)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            call.abandoned = True
+            await asyncio.wait({work}, timeout=GRACE_S)
+            raise
+        finally:
+            work.cancel()
+
+    def _forget_work(self, work: "asyncio.Task[Any]") -> None:
+        self._working.discard(work)
+        if not work.cancelled():
+            work.exception()  # seen
+
+    async def _leave(self, outcome: Outcome | None) -> NoReturn:
+        """Whoever would catch an exception of ours is cancelled instead."""
+        self._stop(outcome)
+        await asyncio.sleep(_LEAVING_S)
+        raise LeaseLost(self._run_id, self._epoch)
+
+    # the chain of one effect
+
+    async def _perform(self, call: _Call) -> Any:
+        effect = await self._begin(call.key)
+        if effect.outcome is not None:
+            return _kept(effect.outcome)
+        if not self._is_ours(effect):
+            if isinstance(answer := await self._verdict(call), Performed):
+                return await self._complete(call.key, answer.value)
+            await self._fenced(effects.take_over, call.key)
+        return await self._complete(call.key, await self._started_once(call))
+
+    async def _begin(self, key: str) -> effects.Effect:
+        match await self._patiently(lambda c: effects.begin(c, self._run_id, self._epoch, key)):
+            case None:
+                raise _Ends(None)
+            case CancelAsked(reason):
+                raise _Ends(Cancelled(reason))
+            case effect:
+                return effect
+
+    def _is_ours(self, effect: effects.Effect) -> bool:
+        """Written under this epoch, and nothing was started."""
+        return effect.epoch == self._epoch and effect.key not in self._started
+
+    async def _verdict(self, call: _Call) -> authoring.Answer:
+        if call.verify is None:
+            return self._ask_person(call)
+        with authoring.performing(self._run_id, call.key):
+            answer = await _called(call.verify)
+        if answer is authoring.UNKNOWN:
+            return self._ask_person(call)
+        if not isinstance(answer, Performed) and answer is not authoring.NOT_PERFORMED:
+            raise TypeError("verify answers Performed(value), NOT_PERFORMED or UNKNOWN")
+        return answer
+
+    def _ask_person(self, call: _Call) -> NoReturn:
+        """Nobody can be asked yet, so the run fails."""
+        raise _Ends(unknown(self._mask(call.key, KEY_CHARS_MAX)))
+
+    async def _started_once(self, call: _Call) -> Any:
+        """What `fn` returned. An exception of its own leaves the intent as it is."""
+        try:
+            with authoring.performing(self._run_id, call.key):
+                return await _called(call.fn, lambda: self._start(call))
+        except _MayNotStart:
+            if call.key not in self._started:
+                await self._take_back(call.key)
+            raise _Ends(None) from None
+        except NotPerformed:
+            await self._fenced(effects.forget, call.key)
+            self._started.discard(call.key)
+            raise
+
+    def _start(self, call: _Call) -> None:
+        """The last thing before user code (again, before what it made is awaited)."""
+        if call.abandoned or not self._may_execute():
+            raise _MayNotStart
+        self._started.add(call.key)
+
+    async def _take_back(self, key: str) -> None:
+        """One try, and the fence decides: another owner may have the run already."""
+        with suppress(Unavailable):
+            async with self._db.connect() as connection:
+                await effects.forget(connection, self._run_id, self._epoch, key)
+
+    async def _complete(self, key: str, value: Any) -> Any:
+        kept, refused = as_json(value)
+
+        async def note(connection: Connection, run_id: str, epoch: int, key: str) -> bool:
+            return await effects.complete(connection, run_id, epoch, key, kept, refused=refused)
+
+        await self._fenced(note, key)
+        if refused is not None:
+            raise OutcomeRefused(refused)
+        return kept
+
+    async def _fenced(
+        self, act: Callable[[Connection, str, int, str], Awaitable[bool]], key: str
+    ) -> None:
+        if not await self._patiently(lambda c: act(c, self._run_id, self._epoch, key)):
+            raise _Ends(None)
+
+    async def _patiently(self, act: Callable[[Connection], Awaitable[T]]) -> T:
+        """Outlasts a Postgres that is away; the lease says for how long (`settle` ends it)."""
+        while True:
+            try:
+                async with self._db.connect() as connection:
+                    return await act(connection)
+            except Unavailable:
+                await asyncio.sleep(_RETRY_S)
+
+
+def unknown(key: str) -> Failed:
+    """`key` is masked already."""
+    message = (
+        f"The effect {key!r} was begun, and nobody knows whether it happened."
+        " It was not performed again."
+    )
+    return Failed("EFFECT_UNKNOWN", message, False)
+
+
+def check_key(key: str) -> None:
+    """Raises ValueError or TypeError before anything is done."""
+    if not isinstance(key, str):
+        raise TypeError("the key of an effect is a text")
+    if not 1 <= len(key) <= KEY_CHARS_MAX or not is_storable(key):
+        raise ValueError(f"the key of an effect has 1 to {KEY_CHARS_MAX} printable characters")
+
+
+def as_json(value: Any) -> tuple[Any, str | None]:
+    """The value as every later execution will see it, or why it cannot be kept."""
+    try:
+        json.dumps(value, allow_nan=False)
+        encoded = orjson.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return None, f"a guarded effect has to return JSON: {str(error)[:200]}"
+    if len(encoded) > OUTCOME_BYTES_MAX:
+        return None, f"a guarded effect may return {OUTCOME_BYTES_MAX} bytes, not {len(encoded)}"
+    if b"\\u0000" in encoded:
+        return None, "a guarded effect returned a text with NUL, which cannot be stored"
+    return orjson.loads(encoded), None
+
+
+def _kept(outcome: dict[str, Any]) -> Any:
+    if "refused" in outcome:
+        raise OutcomeRefused(outcome["refused"])
+    return outcome["value"]
+
+
+async def _called(fn: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
+    """What `fn` gives: a coroutine function's on the loop, every other's in a thread of its own.
+    `check` comes right before each piece of user code, in its thread."""
+
+    def checked() -> Any:
+        check()
+        return fn()
+
+    on_loop = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004
+    )
+    made = checked() if on_loop else await _in_thread(checked)
+    if not inspect.isawaitable(made):
+        return made
+    if not on_loop:
+        _check_or_close(check, made)
+    return await made
+
+
+def _check_or_close(check: Callable[[], None], made: Any) -> None:
+    try:
+        check()
+    except _MayNotStart:
+        if inspect.iscoroutine(made):
+            made.close()
+        raise
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """A thread of its own: those of the loop may all be waiting for effects (`guarded_sync`), and a
+    call that never returns must not keep the process from exiting."""
+    future: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def root() -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:
+            with suppress(Exception):  # nobody waits any more
+                future.set_exception(error)
+
+    threading.Thread(target=root, name="effect", daemon=True).start()
+    return await asyncio.wrap_future(future)
