@@ -45,6 +45,13 @@ class Settings(BaseSettings):
         description="how long the Redis log of an ended run is kept; then the archive serves",
     )
     cleanup_interval_s: Seconds = Field(60, description="between two clean-ups of what is too old")
+    presence_ttl_s: Seconds = Field(
+        12, description="how long a gateway that died still counts as watching its runs"
+    )
+    disconnect_grace_s: Seconds = Field(
+        10,
+        description="how long nobody may watch a run with `onDisconnect: cancel` before it ends",
+    )
     redis_timeout_s: Seconds = Field(2.0, description="limit for one answer of Redis")
     postgres_timeout_s: Seconds = Field(15.0, description="limit for one statement of ours")
     masking_patterns: list[str] = Field(

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
 from common.bus.log import LogConnection, LogReader
+from common.bus.presence import Presence
 from common.bus.signals import Signals
 from common.db import revision
 from common.db.engine import Database
@@ -43,6 +44,7 @@ from gateway.services.idempotency import Forgetting
 from gateway.services.resume import Resume
 from gateway.services.runs import Runs
 from gateway.services.streams import Streams
+from gateway.services.watching import Watching
 from gateway.sse import Drain, Pace, Slots
 
 logger = structlog.get_logger(__name__)
@@ -64,6 +66,7 @@ class Gateway:
         self.history = History(self.db, self.reader, self.metrics)
         self.hub = self._hub()
         self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
+        self.watching = self._watching()
         self._following: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
@@ -96,6 +99,7 @@ class Gateway:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hub.run())
             group.create_task(forgetting.run())
+            group.create_task(self.watching.run())
 
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
@@ -115,6 +119,12 @@ class Gateway:
             linger_s=settings.follow_linger_s,
             check_interval_s=settings.heartbeat_interval_s,
         )
+
+    def _watching(self) -> Watching:
+        ttl_s, grace_s = self.settings.presence_ttl_s, self.settings.disconnect_grace_s
+        presence = Presence(self.bus, ttl_s=ttl_s)
+        # well within both: a Redis that forgot has it again before anybody misses it
+        return Watching(presence, beat_interval_s=min(ttl_s / 3, grace_s / 2))
 
     def _channels(
         self, on_message: Callable[[str, bytes], None], on_confirmed: Callable[[str], None]
@@ -164,7 +174,9 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     places = max(1, settings.gateway_pool_size // 2)
     resume = Resume(db, owner, signals, hooks, masker, concurrency=places)
     pace = Pace(settings.heartbeat_interval_s, settings.send_timeout_s)
-    streams = Streams(gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics)
+    streams = Streams(
+        gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics, gateway.watching
+    )
     events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics)
     demo = health.Demo(secret if settings.demo else None, _DEMO_PERMISSIONS)
     app.router.routes.append(events.route())

@@ -89,11 +89,18 @@ class Slot:
     def __init__(self, slots: Slots, user: str) -> None:
         self._slots: Slots | None = slots
         self._user = user
+        self._left: Callable[[], None] | None = None
+
+    def on_free(self, left: Callable[[], None]) -> None:
+        """Called once, when the place is given back."""
+        self._left = left
 
     def free(self) -> None:
         if self._slots is not None:
             self._slots.free(self._user)
             self._slots = None
+            if self._left is not None:
+                self._left()
 
 
 class Drain:

@@ -17,6 +17,7 @@ import structlog
 from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
 from common.bus.log import LogConnection
+from common.bus.presence import Presence
 from common.bus.signals import Signals, read_order, runner_channel, wake_channel
 from common.db import revision, runners
 from common.db.engine import Database
@@ -26,6 +27,8 @@ from common.masking import Masker
 from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from common.starting import when_available
+from runner.absence import Absence
+from runner.attendance import INTERVAL_S, Attendance
 from runner.checkpointer import open_pool
 from runner.cleaner import Cleaner, Retention
 from runner.guarding import task_factory
@@ -134,6 +137,7 @@ class _Life:
         )
         self._worker = Worker(kit, self._id)
         self._owner = OwnerActs(self._db, bus_log, signals)
+        self._attendance = self._attend(bus)
         self._subscriptions = Subscriptions(
             redis_url,
             bus,
@@ -153,6 +157,14 @@ class _Life:
         )
         self._cleaner = Cleaner(self._db, pool, Retention.of(settings), settings.cleanup_interval_s)
         self._lease = await self._take_lease(database_url)
+
+    def _attend(self, bus: Bus) -> Attendance:
+        ttl_s, grace_s = self._settings.presence_ttl_s, self._settings.disconnect_grace_s
+        absence = Absence(grace_s=grace_s, relearn_s=ttl_s + grace_s)
+        presence = Presence(bus, ttl_s=ttl_s)
+        return Attendance(
+            self._db, presence, self._worker, absence, interval_s=min(INTERVAL_S, grace_s / 4)
+        )
 
     async def _take_lease(self, database_url: str) -> Lease:
         settings = self._settings
@@ -191,6 +203,7 @@ class _Life:
             self._publisher.run(),
             self._reaper.run(),
             self._worker.run(),
+            self._attendance.run(),
             Sweeper(self._db, self._owner).run(),
             self._cleaner.run(),
         ]

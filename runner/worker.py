@@ -52,6 +52,11 @@ class Worker:
     def executing(self) -> int:
         return len(self._slots)
 
+    @property
+    def executed(self) -> list[ClaimedRun]:
+        """As of their claims."""
+        return [slot.execution.claimed for slot in self._slots.values()]
+
     def wake(self) -> None:
         """Something was queued."""
         self._wake.set()
@@ -151,7 +156,9 @@ class Worker:
 
     def _execute(self, run: ClaimedRun) -> None:
         execution = Execution(self._kit, run)
-        if self._draining:
+        if run.cancel_requested is not None:
+            execution.cancel(run.cancel_requested)  # nothing of it is executed any more
+        elif self._draining:
             execution.hand_over()
         task = self._group.create_task(execution.run())
         self._slots[run.id, run.epoch] = _Slot(execution, task)

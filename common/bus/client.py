@@ -6,11 +6,12 @@ any channel):
 
     ~<prefix>run:* &<prefix>run:* &<prefix>wake &<prefix>runner:* &<prefix>probe:*
     +ping +info +select +publish +subscribe +unsubscribe +eval +evalsha +script|load +time
-    +xadd +xtrim +xrange +xrevrange +hget +hmget +hset +del +expire +zadd +zremrangebyscore +zcard
+    +xadd +xtrim +xrange +xrevrange +hget +hmget +hset +del +expire
+    +zadd +zrem +zremrangebyscore +zscore +zcount
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,10 +40,12 @@ class Bus:
 
     async def call(self, *command: bytes | str | int | float) -> Any:
         """One command; values come back as bytes."""
-        task = asyncio.create_task(self._execute(*command))
-        self._calls.add(task)
-        task.add_done_callback(self._settled)
-        return await asyncio.shield(task)
+        return await self._shielded(self._execute(*command))
+
+    async def batch(self, *commands: Sequence[bytes | str | int | float]) -> list[Any]:
+        """Commands in one round trip on one connection. One that fails makes it Unavailable."""
+        replies: list[Any] = await self._shielded(self._execute_all(commands))
+        return replies
 
     async def ping(self) -> None:
         await self.call("PING")
@@ -60,6 +63,19 @@ class Bus:
     async def _execute(self, *command: bytes | str | int | float) -> Any:
         with translated():
             return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    async def _execute_all(self, commands: Sequence[Sequence[bytes | str | int | float]]) -> Any:
+        with translated():
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return await pipeline.execute()
+
+    async def _shielded(self, act: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.create_task(act)
+        self._calls.add(task)
+        task.add_done_callback(self._settled)
+        return await asyncio.shield(task)
 
     def _settled(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)

@@ -185,6 +185,14 @@ UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
  WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
 """)
 
+ABANDON = Statement("""
+UPDATE runs SET cancel_requested = coalesce(cancel_requested, 'disconnected'),
+       updated_at = clock_timestamp()
+  FROM unnest(:ids::text[], :epochs::int[]) AS held (id, epoch)
+ WHERE runs.id = held.id AND runs.epoch = held.epoch AND runs.status = 'running'
+RETURNING runs.id
+""")
+
 CANCEL_REQUESTS = Statement("""
 SELECT id, epoch, cancel_requested FROM runs
  WHERE runner_id = :runner AND cancel_requested IS NOT NULL

@@ -9,6 +9,7 @@ Both that and the ending are updates of this one row, so they come one after the
 ending sees `followed` and promotes, or the enqueuing sees no active run and needs not wait.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -310,6 +311,15 @@ async def request_cancel(connection: Connection, run_id: str, reason: CancelReas
     """The first reason counts. Gives the run; None if it has ended or never was."""
     row = await run_sql.REQUEST_CANCEL.row(connection, id=run_id, reason=reason)
     return None if row is None else Run(*row)
+
+
+async def abandon(connection: Connection, held: Sequence[tuple[str, int]]) -> list[str]:
+    """Asks for the cancellation, reason `disconnected`, of those (run, epoch) that are still held.
+
+    Gives their ids. Fenced: a run that waits or is queued is not abandoned (contract §4).
+    """
+    ids, epochs = [run_id for run_id, _ in held], [epoch for _, epoch in held]
+    return [row[0] for row in await run_sql.ABANDON.rows(connection, ids=ids, epochs=epochs)]
 
 
 async def cancel_requests(

@@ -9,17 +9,27 @@ from collections.abc import Mapping
 
 from common.db.runs import Run
 from common.errors import Refused
+from common.runs import TERMINAL_STATUSES
 from gateway.metrics import Metrics
 from gateway.services.follow import Hub
 from gateway.services.follower import Follower
 from gateway.services.ring import Until
+from gateway.services.watching import Watching
 from gateway.sse import Drain, EventStream, Pace, Slot, Slots
 
 
 class Streams:
-    def __init__(self, hub: Hub, slots: Slots, drain: Drain, pace: Pace, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        slots: Slots,
+        drain: Drain,
+        pace: Pace,
+        metrics: Metrics,
+        watching: Watching,
+    ) -> None:
         self._hub, self._slots, self._drain = hub, slots, drain
-        self._pace, self._metrics = pace, metrics
+        self._pace, self._metrics, self._watching = pace, metrics, watching
 
     def reserve(self, user: str) -> Slot:
         """A place for one stream; whoever does not hand it to `open` frees it."""
@@ -36,6 +46,8 @@ class Streams:
     ) -> EventStream:
         """The response that streams the run after `position`. It owns the slot from here on."""
         began_at = asyncio.get_running_loop().time()
+        if run.on_disconnect == "cancel" and run.status not in TERMINAL_STATUSES:
+            slot.on_free(self._watching.enter(run.id))
         try:
             follower = await self._join(run, position, until)
         except BaseException:

@@ -363,11 +363,12 @@ class TestRights:
             assert await log.tail(run_id, 0) == await LogReader(bus).read(run_id, 0)
             assert await LogReader(bus).top(run_id) == 1
             assert await log.open(run_id, 3, 9) == ("NEW", 9)
-            signals, presence = Signals(bus), Presence(bus)
+            signals, presence = Signals(bus), Presence(bus, ttl_s=30)
             await signals.wake(run_id)
             await signals.cancel("rnr_1", run_id)
-            await presence.here(run_id, "gateway")
-            assert not await presence.abandoned(run_id)
+            await presence.say("gateway", here=[run_id])
+            assert (await presence.look([run_id])).runs[run_id].present == 1
+            await presence.say("gateway", left=[run_id])
             await bus.ping()
             await until(lambda: subscriptions.healthy and bool(heard.messages))
         assert "not sent" not in caplog.text

@@ -295,6 +295,18 @@ async def test_a_cancellation_whose_asker_died_is_finished_by_a_runner(
     await bus.aclose()
 
 
+async def test_a_run_that_is_to_be_cancelled_is_not_executed_any_more(world: World) -> None:
+    """Claimed before anybody acted on the request; its asker may have died."""
+    run_id = await world.start("events", '{"events": 5000, "pause_s": 0.01}')
+    async with world.db.connect() as conn:
+        await runs.request_cancel(conn, run_id, "superseded")
+    serving = Serving(world.settings)
+    run = await world.until_status(run_id, "cancelled", "completed")
+    await serving.stop()
+    assert (run.status, run.cancel_reason) == ("cancelled", "superseded")
+    assert "step_started" not in types(await world.events(run_id))
+
+
 async def test_numbers_jump_at_run_resumed_also_where_a_decision_is_untold(world: World) -> None:
     """Redis lost its tail together with the runner, and a person decided meanwhile."""
     serving = Serving(world.settings)

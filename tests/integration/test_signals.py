@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from common.bus.client import Bus
-from common.bus.names import present_key
-from common.bus.presence import Presence
+from common.bus.names import head_key, present_key
+from common.bus.presence import Attended, Look, Presence
 from common.bus.signals import Order, Signals, read_order, runner_channel, wake_channel
 from common.errors import Unavailable
 from common.ids import new_id
@@ -64,36 +64,85 @@ async def test_a_signal_that_cannot_be_sent_is_a_line_in_the_log(
 
 
 class TestPresence:
-    async def test_a_run_is_abandoned_when_the_last_of_its_watchers_has_gone(
+    async def test_a_run_is_watched_until_the_last_gateway_has_said_that_it_left(
         self, bus: Bus
     ) -> None:
-        run_id, presence = new_id("run"), Presence(bus, grace_s=0)
-        assert not await presence.abandoned(run_id), "nobody has come yet"
-        await presence.here(run_id, "gateway 1")
-        await presence.here(run_id, "gateway 2")
-        await presence.left(run_id, "gateway 1")
-        assert not await presence.abandoned(run_id)
-        await presence.left(run_id, "gateway 2")
-        assert await presence.abandoned(run_id)
-        await presence.here(run_id, "gateway 1")
-        assert not await presence.abandoned(run_id)
-
-    async def test_whoever_left_counts_for_the_grace_period(self, bus: Bus) -> None:
-        run_id, presence = new_id("run"), Presence(bus, grace_s=0.1)
-        await presence.here(run_id, "gateway")
-        await presence.left(run_id, "gateway")
-        assert not await presence.abandoned(run_id)
-        await until(lambda: presence.abandoned(run_id))
+        run_id, presence = new_id("run"), Presence(bus, ttl_s=30)
+        assert await look(presence, run_id) == (-1, ""), "nobody has come yet"
+        await presence.say("gateway 1", here=[run_id])
+        first = await look(presence, run_id)
+        await presence.say("gateway 2", here=[run_id])
+        await presence.say("gateway 2", here=[run_id])
+        assert await look(presence, run_id) == (2, first.since)
+        await presence.say("gateway 1", left=[run_id])
+        await presence.say("gateway 1", left=[run_id])
+        assert await look(presence, run_id) == (1, first.since)
+        await presence.say("gateway 2", left=[run_id])
+        assert await look(presence, run_id) == (0, first.since)
+        await presence.say("gateway 1", here=[run_id])
+        assert await look(presence, run_id) == (1, first.since)
 
     async def test_a_gateway_that_died_stops_counting(self, bus: Bus) -> None:
-        run_id, presence = new_id("run"), Presence(bus, ttl_s=0.05)
-        await presence.here(run_id, "gateway")
-        await until(lambda: presence.abandoned(run_id))
+        run_id = new_id("run")
+        lasting, short = Presence(bus, ttl_s=30), Presence(bus, ttl_s=0.05)
+        await lasting.say("gateway 1", here=[run_id])
+        await short.say("gateway 2", here=[run_id])
+        await until(lambda: is_watched_by(lasting, run_id, 1))
+        await lasting.say("gateway 1", left=[run_id])
+        assert (await look(lasting, run_id)).present == 0
+
+    async def test_a_stream_that_came_and_went_between_two_words_has_been(self, bus: Bus) -> None:
+        run_id, presence = new_id("run"), Presence(bus, ttl_s=30)
+        await presence.say("gateway", left=[run_id])
+        assert (await look(presence, run_id)).present == 0
+
+    async def test_many_runs_are_told_and_seen_at_once(self, bus: Bus) -> None:
+        run_ids, presence = {new_id("run") for _ in range(450)}, Presence(bus, ttl_s=30)
+        await presence.say("gateway", here=run_ids)
+        seen = await presence.look(run_ids)
+        assert {run_id: one.present for run_id, one in seen.runs.items()} == dict.fromkeys(
+            run_ids, 1
+        )
+        assert len(seen.identity) == 40
+        assert await presence.look([]) == Look("", {})
+
+    async def test_a_memory_that_was_lost_and_began_anew_can_be_told(self, valkey: Valkey) -> None:
+        bus = Bus(valkey.url, max_connections=1)
+        run_id, presence = new_id("run"), Presence(bus, ttl_s=30)
+        await presence.say("gateway", here=[run_id])
+        before = await presence.look([run_id])
+        valkey.command("FLUSHALL")
+        valkey.command("SCRIPT", "FLUSH")
+        await presence.say("gateway", here=[run_id])
+        after = await presence.look([run_id])
+        assert after.runs[run_id].since != before.runs[run_id].since
+        assert after.identity == before.identity
+        valkey.kill()
+        with pytest.raises(Unavailable):
+            await presence.look([run_id])
+        valkey.start()
+        assert (await presence.look([run_id])).identity != before.identity
+        await bus.aclose()
 
     async def test_what_is_kept_goes_away_by_itself(self, bus: Bus) -> None:
         run_id = new_id("run")
-        await Presence(bus, keep_s=100).here(run_id, "gateway")
+        await Presence(bus, ttl_s=30, keep_s=100).say("gateway", here=[run_id])
         assert 0 < await bus.call("TTL", present_key(bus.prefix, run_id)) <= 100
+
+    async def test_nothing_is_kept_of_a_run_that_has_ended(self, bus: Bus) -> None:
+        run_id, presence = new_id("run"), Presence(bus, ttl_s=30)
+        await presence.say("gateway", here=[run_id])
+        await bus.call("HSET", head_key(bus.prefix, run_id), "closed", "1")
+        await presence.say("gateway", left=[run_id])
+        assert not await bus.call("EXISTS", present_key(bus.prefix, run_id))
+
+
+async def look(presence: Presence, run_id: str) -> Attended:
+    return (await presence.look([run_id])).runs[run_id]
+
+
+async def is_watched_by(presence: Presence, run_id: str, gateways: int) -> bool:
+    return (await look(presence, run_id)).present == gateways
 
 
 class TestClient:
