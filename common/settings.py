@@ -53,7 +53,7 @@ class Settings(BaseSettings):
         description="how long nobody may watch a run with `onDisconnect: cancel` before it ends",
     )
     redis_timeout_s: Seconds = Field(2.0, description="limit for one answer of Redis")
-    postgres_timeout_s: Seconds = Field(15.0, description="limit for one statement of ours")
+    postgres_timeout_s: Seconds = Field(5.0, description="limit for one statement of ours")
     masking_patterns: list[str] = Field(
         [],
         description="further regular expressions (a JSON list) whose matches are masked",
@@ -93,6 +93,9 @@ class GatewaySettings(Settings):
         [], description="origins that browsers may call from, separated by commas"
     )
     gateway_pool_size: int = Field(8, ge=1, description="Postgres connections of one gateway")
+    postgres_wait_s: Seconds = Field(
+        2, description="a request waits so long for a connection to Postgres, then it gets 503"
+    )
     body_bytes_max: int = Field(1 << 20, ge=1024, description="largest request body")
     content_bytes_max: int = Field(256 << 10, ge=1, description="largest message content")
     heartbeat_interval_s: Seconds = Field(10, description="between two comment lines of a stream")

@@ -243,6 +243,7 @@ def _database(settings: GatewaySettings) -> Database:
         application_name="steadyrun:gateway",
         pool_size=settings.gateway_pool_size,
         timeout_s=settings.postgres_timeout_s,
+        pool_timeout_s=settings.postgres_wait_s,
     )
 
 

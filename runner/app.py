@@ -29,7 +29,6 @@ from common.settings import RunnerSettings
 from common.starting import when_available
 from runner.absence import Absence
 from runner.attendance import INTERVAL_S, Attendance
-from runner.checkpointer import open_pool
 from runner.cleaner import Cleaner, Retention
 from runner.guarding import task_factory
 from runner.kit import Kit
@@ -38,6 +37,7 @@ from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
 from runner.reaper import Reaper
 from runner.registry import Registry
+from runner.sessions import Sessions
 from runner.sweeper import Sweeper
 from runner.worker import Worker
 
@@ -105,10 +105,8 @@ class _Life:
             timeout_s=settings.postgres_timeout_s,
         )
         stack.push_async_callback(self._db.aclose)
-        pool = await open_pool(
-            database_url, application_name=name, size=settings.checkpoint_pool_size
-        )
-        stack.push_async_callback(pool.close)
+        sessions = Sessions(database_url, application_name=name, size=settings.checkpoint_pool_size)
+        stack.push_async_callback(sessions.close)
         bus = Bus(redis_url, prefix=prefix, timeout_s=settings.redis_timeout_s)
         stack.push_async_callback(bus.aclose)
         bus_log = LogConnection(
@@ -127,7 +125,7 @@ class _Life:
             db=self._db,
             bus_log=bus_log,
             publisher=self._publisher,
-            pool=pool,
+            sessions=sessions,
             registry=self._registry,
             masker=masker,
             signals=signals,
@@ -155,7 +153,9 @@ class _Life:
             reap_interval_s=settings.reap_interval_s,
             reap_grace_s=settings.reap_grace_s,
         )
-        self._cleaner = Cleaner(self._db, pool, Retention.of(settings), settings.cleanup_interval_s)
+        self._cleaner = Cleaner(
+            self._db, sessions, Retention.of(settings), settings.cleanup_interval_s
+        )
         self._lease = await self._take_lease(database_url)
 
     def _attend(self, bus: Bus) -> Attendance:

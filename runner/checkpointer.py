@@ -8,16 +8,19 @@ of the fence, so that stragglers after the terminal event are refused as well; h
 the status only when the graph's stream has ended.
 
 Only the two writes are ours; reading and serialising stay LangGraph's. Every write is idempotent
-(`ON CONFLICT`), so it is sent again when the connection broke.
+(`ON CONFLICT`), so it is sent again when the connection broke, as every read is: a graph whose
+checkpoint cannot be stored waits at it, while its runner holds the lease (a runner that loses it
+cancels the graph). No fault of Postgres reaches a graph as an error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar, cast
 
 import psycopg
 from langchain_core.runnables import RunnableConfig
@@ -26,19 +29,26 @@ from langgraph.checkpoint.base import (
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
+    CheckpointTuple,
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncCursor
 from psycopg.errors import DeadlockDetected, SerializationFailure
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
+from runner.sessions import Sessions
 
-Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+"""Longer than a lease: a runner that holds it through such a time can reach Postgres otherwise."""
+
+PAUSE_S, PAUSE_MAX_S = 0.05, 0.4
 
 BIG_STATE_BYTES = 256 * 1024
 """Above this, serialising would hold the event loop too long and goes to a thread."""
@@ -78,44 +88,34 @@ _UPSERT_WRITES = (
 )
 
 
-async def open_pool(url: str, *, application_name: str, size: int, timeout_s: float = 10.0) -> Pool:
-    """The pool that all savers of a runner share. Raises `Unavailable` if Postgres does not answer.
+class SessionSaver(AsyncPostgresSaver):
+    """LangGraph's saver on sessions of ours: one for each use, so that no lock is needed."""
 
-    autocommit, because one statement is one transaction; no prepared statements on the first
-    use, so that a transaction pooler in front of Postgres is no trouble.
-    """
-    pool: Pool = AsyncConnectionPool(
-        url,
-        min_size=1,
-        max_size=size,
-        open=False,
-        timeout=timeout_s,
-        kwargs={
-            "autocommit": True,
-            "prepare_threshold": 0,
-            "row_factory": dict_row,
-            "application_name": application_name,
-            "connect_timeout": 5,
-        },
-    )
-    try:
-        await pool.open(wait=True, timeout=timeout_s)
-    except PoolTimeout as error:
-        await pool.close()
-        raise Unavailable("Postgres") from error
-    return pool
+    def __init__(self, sessions: Sessions) -> None:
+        super().__init__(cast(Any, sessions))
+        self._sessions = sessions
+
+    @asynccontextmanager
+    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
+        """`pipeline` asks for one transaction."""
+        async with self._sessions.connection() as session, AsyncExitStack() as stack:
+            if pipeline:
+                await stack.enter_async_context(session.transaction())
+            async with session.cursor(binary=True) as cursor:
+                yield cursor
 
 
-class FencedSaver(AsyncPostgresSaver):
+class FencedSaver(SessionSaver):
     """The checkpointer of one (run, epoch); make a new one for every take-up of a run.
 
     `aput` and `aput_writes` raise `LeaseLost` and write nothing when the run is not `running`
     under this epoch, and `Unavailable` when Postgres stays away for `patience_s` seconds.
     """
 
-    def __init__(self, pool: Pool, run_id: str, epoch: int, *, patience_s: float = 3.0) -> None:
-        super().__init__(pool)
-        self._pool = pool
+    def __init__(
+        self, sessions: Sessions, run_id: str, epoch: int, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        super().__init__(sessions)
         self._run_id = run_id
         self._epoch = epoch
         self._patience_s = patience_s
@@ -176,25 +176,34 @@ class FencedSaver(AsyncPostgresSaver):
         self._last_bytes = sum(len(row[-1] or b"") for row in rows)
         return rows
 
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._patiently(lambda: super(FencedSaver, self).aget_tuple(config))
+
+    async def aget_delta_channel_history(self, *args: Any, **options: Any) -> Any:
+        read = super().aget_delta_channel_history
+        return await self._patiently(lambda: read(*args, **options))
+
     async def _fenced(self, statement: str, values: Mapping[str, Any]) -> None:
         parameters = {"run": self._run_id, "epoch": self._epoch, **values}
-        deadline, pause_s = time.monotonic() + self._patience_s, 0.05
-        while True:
-            try:
-                held = await self._execute(statement, parameters)
-                break
-            except Unavailable:
-                if time.monotonic() + pause_s > deadline:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s *= 2
-        if not held:
+        if not await self._patiently(lambda: self._execute(statement, parameters)):
             raise LeaseLost(self._run_id, self._epoch)
 
     async def _execute(self, statement: str, parameters: Mapping[str, Any]) -> bool:
-        async with _translated(), self._pool.connection() as connection:
-            cursor = await connection.execute(statement, parameters, binary=True)
+        async with self._cursor() as cursor:
+            await cursor.execute(statement, parameters, binary=True)
             return await cursor.fetchone() is not None
+
+    async def _patiently(self, act: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Again and again while Postgres is away; it may be done twice."""
+        deadline, pause_s = time.monotonic() + self._patience_s, PAUSE_S
+        while True:
+            try:
+                return await _apart(act())
+            except Unavailable:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     @asynccontextmanager
     async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
@@ -202,7 +211,19 @@ class FencedSaver(AsyncPostgresSaver):
             yield cursor
 
 
-async def prune(pool: Pool, thread_id: str) -> bool:
+async def _apart(act: Coroutine[Any, Any, T]) -> T:
+    """`act` in a task that a cancelled caller does not wait for: the driver's own way out of a
+    statement takes many seconds where the server does not answer."""
+    task = asyncio.create_task(act)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task.cancel()
+        raise
+
+
+async def prune(sessions: Sessions, thread_id: str) -> bool:
     """Leaves a thread what its next run needs: the newest checkpoint of each namespace.
 
     False: somebody changes the thread. A thread with a `DeltaChannel` is left as it is: its newest
@@ -210,7 +231,7 @@ async def prune(pool: Pool, thread_id: str) -> bool:
     """
     async with _translated():
         try:
-            await AsyncPostgresSaver(pool).aprune([thread_id])
+            await SessionSaver(sessions).aprune([thread_id])
         except NotImplementedError:
             return True
         except (SerializationFailure, DeadlockDetected):
@@ -220,18 +241,20 @@ async def prune(pool: Pool, thread_id: str) -> bool:
 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
-    """Turn "Postgres cannot be reached" into `Unavailable`; leave every other error alone."""
+    """Turn "Postgres cannot do it now" into `Unavailable`; leave every other error alone."""
     try:
         yield
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except psycopg.Error as error:
         if not _is_away(error):
             raise
         raise Unavailable("Postgres") from error
 
 
 def _is_away(error: psycopg.Error) -> bool:
-    """Class 08 is a broken connection, 57P a server that stops; none at all comes from libpq."""
-    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+    """Without a state it comes from libpq: the connection is broken."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return is_away(error.sqlstate)
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

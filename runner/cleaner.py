@@ -14,7 +14,8 @@ from common.db import retention
 from common.db.engine import Connection, Database
 from common.errors import Unavailable
 from common.settings import RunnerSettings
-from runner.checkpointer import Pool, prune
+from runner.checkpointer import prune
+from runner.sessions import Sessions
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +44,10 @@ class Retention:
 
 
 class Cleaner:
-    def __init__(self, db: Database, pool: Pool, keep: Retention, interval_s: float) -> None:
-        self._db, self._pool, self._keep, self._interval_s = db, pool, keep, interval_s
+    def __init__(
+        self, db: Database, sessions: Sessions, keep: Retention, interval_s: float
+    ) -> None:
+        self._db, self._sessions, self._keep, self._interval_s = db, sessions, keep, interval_s
 
     async def run(self) -> None:
         """Ends by cancellation; waits out a Postgres that is away."""
@@ -89,7 +92,7 @@ class Cleaner:
         somebody else changes meanwhile is left to a later look."""
         async with self._db.begin() as connection:
             thread_id = await retention.lock_to_prune(connection, keep_s)
-            if thread_id is None or not await prune(self._pool, thread_id):
+            if thread_id is None or not await prune(self._sessions, thread_id):
                 return False
             await retention.note_pruned(connection, thread_id)
         return True

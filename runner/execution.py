@@ -130,7 +130,7 @@ class Execution:
         """Build the graph; the steps to discard. One that cannot be built fails once the log is
         open, so that this is told."""
         run, kit = self.claimed, self._kit
-        saver = FencedSaver(kit.pool, run.id, run.epoch)
+        saver = FencedSaver(kit.sessions, run.id, run.epoch)
         try:
             self._graph = await kit.registry.graph(run.graph, saver, self._config)
             return [] if run.resume_reason is None else (await self._durable()).unfinished

@@ -8,10 +8,10 @@ from common.bus.signals import Signals
 from common.db.engine import Database
 from common.masking import Masker
 from common.settings import RunnerSettings
-from runner.checkpointer import Pool
 from runner.publisher import Publisher
 from runner.questions import Questions
 from runner.registry import Registry
+from runner.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Kit:
     db: Database
     bus_log: LogConnection
     publisher: Publisher
-    pool: Pool
+    sessions: Sessions
     registry: Registry
     masker: Masker
     signals: Signals

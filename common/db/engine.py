@@ -21,7 +21,7 @@ from common.db.values import decode_jsonb, encode_jsonb
 from common.errors import Unavailable
 
 CONNECT_TIMEOUT_S = 5.0
-POOL_TIMEOUT_S = 10.0
+POOL_TIMEOUT_S = 5.0  # for a free connection and, if need be, a new one
 IDLE_MAX_S = 300.0
 # a process that stands still inside a transaction must not hold its rows for ever (core-facts §2)
 IDLE_TRANSACTION_MAX_S = 30.0
@@ -74,7 +74,7 @@ class Database:
         *,
         application_name: str,
         pool_size: int,
-        timeout_s: float = 15.0,
+        timeout_s: float = 5.0,
         pool_timeout_s: float = POOL_TIMEOUT_S,
     ) -> None:
         self._timeout_s = timeout_s

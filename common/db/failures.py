@@ -28,10 +28,15 @@ def translate(error: BaseException) -> SteadyrunError | None:
         return Refused("VALIDATION", "text holds a character that cannot be stored")
     if state == _GONE:
         return Refused("NOT_FOUND", "what this belongs to has been deleted")
-    if state.startswith(_AWAY) or isinstance(error, OSError):
+    if is_away(state) or isinstance(error, OSError):
         return Unavailable(POSTGRES)
     # the driver's own errors without a state: its connection is closed or in an unknown condition
     return Unavailable(POSTGRES) if _lost(error) else None
+
+
+def is_away(sqlstate: str) -> bool:
+    """Whether Postgres says by this state that the same statement may succeed later."""
+    return sqlstate.startswith(_AWAY)
 
 
 def misconfigured(error: BaseException) -> Misconfigured | None:

@@ -47,7 +47,7 @@ class Events:
 
     async def get(self, request: Request) -> Response:
         principal = await self._principal(request)
-        run = await self._runs.find(principal, request.path_params["run_id"])
+        run = await self._runs.find_to_follow(principal, request.path_params["run_id"])
         position = position_of(request)
         if wants(request, "stream") == "json":
             return await self._page(run, position, limit_of(request, _PAGE_MAX, _PAGE_MAX))

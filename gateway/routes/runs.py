@@ -109,7 +109,7 @@ def router(
         slot = streams.reserve(principal.user)
         try:
             made = await runs.create(principal, conversation_id, body, key)
-            run = await runs.find(principal, made.run_id)
+            run = await runs.find_to_follow(principal, made.run_id)
         except BaseException:
             slot.free()
             raise

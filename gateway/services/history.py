@@ -2,7 +2,8 @@
 
 Redis first: what it does not have any more was archived before it was trimmed. A Redis that cannot
 be reached is not asked again for a moment, and few reads are under way at once: after a reconnect
-thousands of followers want to read, and pools that time out would look like missing servers.
+thousands of followers want to read, and pools that time out would look like missing servers. Each
+server has places of its own, so that one that answers does not wait for one that is away.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ class History:
     def __init__(self, db: Database, log: LogReader, metrics: Metrics) -> None:
         self._db, self._log, self._metrics = db, log, metrics
         self._away_until = float("-inf")
-        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
+        self._redis_places = asyncio.Semaphore(_READS_AT_ONCE)
+        self._archive_places = asyncio.Semaphore(_READS_AT_ONCE)
 
     @property
     def redis_away(self) -> bool:
@@ -35,12 +37,12 @@ class History:
         `archived`: what Postgres was seen to have; a Redis that knows less is not believed. Refuses
         with HISTORY_EXPIRED; raises Unavailable when neither server answers.
         """
-        async with self._reading:
+        async with self._redis_places:
             batches = await self._from_redis(run_id, after, count, archived)
-            if batches is None or (batches and batches[0].after > after):
-                batches = await self._from_archive(
-                    run_id, after, count, bool(batches) or archived > after
-                )
+        if batches is None or (batches and batches[0].after > after):
+            later_known = bool(batches) or archived > after
+            async with self._archive_places:
+                batches = await self._from_archive(run_id, after, count, later_known)
         return batches
 
     async def tops(self, run_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:

@@ -24,6 +24,7 @@ from common.runs import TERMINAL_STATUSES
 from gateway.auth import Principal
 from gateway.schemas import ChatRequest, RunOut, RunRequest
 from gateway.services.idempotency import fingerprint, once
+from gateway.services.known import KnownRuns
 
 logger = structlog.get_logger(__name__)
 
@@ -50,6 +51,7 @@ class Runs:
     ) -> None:
         self._db, self._log, self._signals, self._owner = db, log, signals, owner
         self._graphs, self._content_bytes_max = graphs, content_bytes_max
+        self._known = KnownRuns()
 
     async def create(
         self,
@@ -82,6 +84,21 @@ class Runs:
             if run is not None:
                 return run
         raise Refused("NOT_FOUND", "there is no such run")
+
+    async def find_to_follow(self, principal: Principal, run_id: str) -> Run:
+        """As `find`, for reading its log: a run that was read here before is found while Postgres
+        is away, too."""
+        try:
+            run = await self.find(principal, run_id)
+        except Unavailable:
+            if (known := self._known.find(run_id, principal.user)) is None:
+                raise
+            return known
+        except Refused:
+            self._known.forget(run_id)
+            raise
+        self._known.note(run)
+        return run
 
     async def view(self, run: Run) -> RunOut:
         async with self._db.connect() as connection:
@@ -191,15 +208,16 @@ class Runs:
             await self._supersede(run_id, conversation_id)
 
     async def _supersede(self, run_id: str, conversation_id: str) -> None:
-        """End the run that stands in the way; its cancellation is stored already."""
-        async with self._db.connect() as connection:
-            active = await runs.active(connection, conversation_id)
-        if active is None or active.id == run_id or active.cancel_requested is None:
-            return
+        """End the run that stands in the way; its cancellation is stored already, and so is the
+        new run: nothing that fails here may be told as a failure of the request."""
         try:
+            async with self._db.connect() as connection:
+                active = await runs.active(connection, conversation_id)
+            if active is None or active.id == run_id or active.cancel_requested is None:
+                return
             await self._owner.cancel(active, "superseded")
         except Unavailable as error:
-            logger.warning("superseding is left to the sweep", run_id=active.id, cause=str(error))
+            logger.warning("superseding is left to the sweep", run_id=run_id, cause=str(error))
 
 
 def known_graph(graphs: GraphFile, name: str | None) -> str:

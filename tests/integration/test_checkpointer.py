@@ -14,7 +14,12 @@ from langgraph.types import Command, interrupt
 from psycopg.conninfo import make_conninfo
 
 from common.errors import LeaseLost, Unavailable
-from runner.checkpointer import FencedSaver, Pool, open_pool
+from runner.checkpointer import FencedSaver
+from runner.sessions import Sessions
+from tests.support.proxy import Proxy
+from tests.support.until import until
+
+NAMED: dict[str, Any] = {"application_name": "steadyrun:test", "size": 4}
 
 
 @dataclass
@@ -22,7 +27,7 @@ class Store:
     """A schema of its own: `runs` with the columns of the fence, and LangGraph's tables."""
 
     url: str
-    pool: Pool
+    pool: Sessions
 
     async def run(self, *, epoch: int = 1, status: str = "running") -> str:
         run_id = f"run_{uuid4().hex}"
@@ -56,13 +61,16 @@ async def store(database_url: str) -> AsyncIterator[Store]:
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
         await connection.execute("DROP SCHEMA IF EXISTS fence CASCADE")
         await connection.execute("CREATE SCHEMA fence")
-    url = make_conninfo(database_url, options="-csearch_path=fence")
-    pool = await open_pool(url, application_name="steadyrun:test", size=4)
-    async with pool:
+    url = fenced(database_url)
+    async with Sessions(url, application_name="steadyrun:test", size=4) as pool:
         store = Store(url, pool)
         await store.sql("CREATE TABLE runs (id text PRIMARY KEY, epoch int, status text)")
         await FencedSaver(pool, "none", 0).setup()
         yield store
+
+
+def fenced(url: str) -> str:
+    return make_conninfo(url, options="-csearch_path=fence")
 
 
 class State(TypedDict, total=False):
@@ -257,13 +265,74 @@ async def test_a_broken_connection_is_not_the_end_of_a_run(store: Store) -> None
 
 
 async def test_a_server_that_stays_away_is_told_as_unavailable(unused_tcp_port: int) -> None:
-    with pytest.raises(Unavailable, match="Postgres cannot be reached"):
-        await open_pool(
-            f"postgresql://u:secret@127.0.0.1:{unused_tcp_port}/x",
-            application_name="steadyrun:test",
-            size=1,
-            timeout_s=0.2,
-        )
+    url = f"postgresql://u:secret@127.0.0.1:{unused_tcp_port}/x"
+    async with Sessions(url, application_name="steadyrun:test", size=1) as nowhere:
+        saver = FencedSaver(nowhere, "run_1", 1, patience_s=0.2)
+        with pytest.raises(Unavailable, match="Postgres cannot be reached"):
+            await put(saver, "conv_1", messages=["a"])
+        with pytest.raises(Unavailable):
+            await saver.aget_tuple(at("conv_1"))
+
+
+async def test_a_graph_waits_at_its_checkpoint_until_postgres_is_back(
+    store: Store, database_url: str
+) -> None:
+    """Reads and writes; the moment that somebody listens again they go through."""
+    async with Proxy(database_url) as network, Sessions(fenced(network.url), **NAMED) as sessions:
+        saver = FencedSaver(sessions, await store.run(), 1)
+        await put(saver, "conv_1", messages=["a"])
+        network.refusing = True
+        await network.cut()
+        tried = network.accepted
+        writing = asyncio.create_task(put(saver, "conv_1", messages=["a", "b"]))
+        reading = asyncio.create_task(saver.aget_tuple(at("conv_1")))
+        await until(lambda: network.accepted > tried + 6)
+        assert not writing.done()
+        assert not reading.done()
+        network.refusing = False
+        await asyncio.wait_for(asyncio.gather(writing, reading), 5)
+
+
+async def test_a_graph_that_is_cancelled_does_not_wait_for_a_silent_postgres(
+    store: Store, database_url: str
+) -> None:
+    async with Proxy(database_url) as network, Sessions(fenced(network.url), **NAMED) as sessions:
+        saver = FencedSaver(sessions, await store.run(), 1)
+        await put(saver, "conv_1", messages=["a"])
+        network.stall()
+        writing = asyncio.create_task(put(saver, "conv_1", messages=["a", "b"]))
+        await asyncio.wait({writing}, timeout=0.1)
+        writing.cancel()
+        assert await asyncio.wait({writing}, timeout=1.0) == ({writing}, set())
+        assert writing.cancelled()
+        await sessions.close()
+        network.resume()
+
+
+async def test_no_fault_of_postgres_is_an_error_of_the_graph(store: Store) -> None:
+    """Full, stopping, starting, too slow, read-only: all may succeed later."""
+    await store.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = (SELECT state FROM fault); END$$"
+    )
+    await store.sql("CREATE TABLE fault (state text)")
+    await store.sql("INSERT INTO fault VALUES ('')")
+    await store.sql("CREATE TRIGGER refuse BEFORE INSERT ON checkpoints EXECUTE FUNCTION refuse()")
+    saver = FencedSaver(store.pool, await store.run(), 1, patience_s=0.01)
+    for state in ["53300", "57P01", "57P03", "57014", "40P01", "25006", "25P03", "55P03", "08006"]:
+        await store.sql("UPDATE fault SET state = %s", state)
+        with pytest.raises(Unavailable):
+            await put(saver, "conv_1", messages=["a"])
+
+
+async def test_a_busy_pool_is_unavailable_and_recovers(store: Store) -> None:
+    async with Sessions(store.url, **{**NAMED, "size": 1, "timeout_s": 0.05}) as sessions:
+        async with sessions.connection():
+            with pytest.raises(Unavailable):
+                async with sessions.connection():
+                    pass
+        async with sessions.connection() as session:
+            await session.execute("SELECT 1")
 
 
 async def test_the_fence_reads_rows_as_they_are(store: Store) -> None:

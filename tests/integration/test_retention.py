@@ -6,15 +6,15 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.graph import END, START, StateGraph
 
 from common.db import archive, conversations, interrupts, messages, retention, runs
 from common.db.engine import Connection, Database
 from common.db.idempotency import purge, reserve
 from common.db.runs import Run
-from runner.checkpointer import FencedSaver, Pool, open_pool
+from runner.checkpointer import FencedSaver, SessionSaver
 from runner.cleaner import Cleaner, Retention
+from runner.sessions import Sessions
 from tests.support.rows import USER, batch, conversation, new_run, question, runner, running_run
 from tests.support.rows import claim as claim_all
 
@@ -23,13 +23,13 @@ _COUNT = "SELECT count(*) FROM {}"
 
 
 @pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    opened = await open_pool(database_url, application_name="steadyrun:test", size=2)
+async def pool(database_url: str) -> AsyncIterator[Sessions]:
+    opened = Sessions(database_url, application_name="steadyrun:test", size=2)
     yield opened
     await opened.close()
 
 
-def cleaner(database: Database, pool: Pool, keep: Retention) -> Cleaner:
+def cleaner(database: Database, pool: Sessions, keep: Retention) -> Cleaner:
     return Cleaner(database, pool, keep, interval_s=60.0)
 
 
@@ -68,7 +68,7 @@ async def test_dropped_events_are_looked_for_once(connection: Connection) -> Non
 
 
 async def test_nothing_of_an_active_run_is_ever_too_old(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     """Queued, waiting, running and interrupted ones; the last has a question that is pending."""
     held = await running_run(connection)
@@ -94,7 +94,7 @@ _TABLES = (
 
 
 async def test_an_unused_conversation_goes_with_all_it_has(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     run = await ended_run(connection)
     await checkpoints_of(pool, run.conversation_id, turns=2)
@@ -142,9 +142,9 @@ def talk(schema: Any, saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-async def checkpoints_of(pool: Pool, thread_id: str, *, turns: int, schema: Any = State) -> Any:
+async def checkpoints_of(pool: Sessions, thread_id: str, *, turns: int, schema: Any = State) -> Any:
     """A thread with some turns behind it; its graph."""
-    graph = talk(schema, AsyncPostgresSaver(pool))
+    graph = talk(schema, SessionSaver(pool))
     config = {"configurable": {"thread_id": thread_id}}
     for turn in range(turns):
         await graph.ainvoke({"said": [f"turn {turn}"]}, config, durability="sync")
@@ -152,7 +152,7 @@ async def checkpoints_of(pool: Pool, thread_id: str, *, turns: int, schema: Any 
 
 
 async def test_a_thread_keeps_its_state_and_loses_its_past(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     conversation_id = await conversation(connection)
     graph = await checkpoints_of(pool, conversation_id, turns=3)
@@ -170,7 +170,7 @@ async def test_a_thread_keeps_its_state_and_loses_its_past(
 
 
 async def test_a_pruned_thread_is_not_looked_at_before_it_is_used_again(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     conversation_id = await conversation(connection)
     await cleaner(database, pool, Retention(checkpoints_s=0.0)).clean()
@@ -184,7 +184,7 @@ async def test_a_pruned_thread_is_not_looked_at_before_it_is_used_again(
 
 
 async def test_a_thread_whose_values_are_built_from_its_past_keeps_it(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     conversation_id = await conversation(connection)
     graph = await checkpoints_of(pool, conversation_id, turns=3, schema=Growing)
@@ -196,7 +196,7 @@ async def test_a_thread_whose_values_are_built_from_its_past_keeps_it(
 
 
 async def test_a_run_that_is_created_while_its_thread_is_pruned_waits_for_that(
-    database: Database, pool: Pool
+    database: Database, pool: Sessions
 ) -> None:
     async with database.connect() as connection:
         conversation_id = await conversation(connection)
@@ -221,7 +221,7 @@ SELECT count(*) FROM pg_stat_activity
 
 
 async def test_rolling_back_still_works_on_a_pruned_thread(
-    connection: Connection, database: Database, pool: Pool
+    connection: Connection, database: Database, pool: Sessions
 ) -> None:
     conversation_id = await conversation(connection)
     graph = await checkpoints_of(pool, conversation_id, turns=2)

@@ -5,6 +5,7 @@ way. A stalled proxy keeps connections open and passes nothing on, as a lost rou
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +21,8 @@ class Proxy:
         self.delay_s = delay_s
         self.refusing = False  # new connections are closed at once
         self.accepted = 0
+        self.loses: Callable[[bytes], bool] = lambda data: False
+        """What the server says that never arrives: the connection is reset instead."""
         self._target = urlsplit(url)
         self._moving = asyncio.Event()
         self._moving.set()
@@ -77,8 +80,8 @@ class Proxy:
                 self._target.hostname, self._target.port
             )
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, outward))
-                group.create_task(self._pump(inward, writer))
+                group.create_task(self._pump(reader, outward, lambda data: False))
+                group.create_task(self._pump(inward, writer, lambda data: self.loses(data)))
         except* OSError:
             writer.close()  # what was passed on still arrives
         finally:
@@ -87,20 +90,30 @@ class Proxy:
                     end.transport.abort()
             await asyncio.sleep(0)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        loses: Callable[[bytes], bool],
+    ) -> None:
         """Ends by an error, also when the reader has nothing more: both directions end together."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_PIECES)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._take(reader, under_way))
+            group.create_task(self._take(reader, under_way, loses))
             group.create_task(self._give(under_way, writer))
 
     async def _take(
-        self, reader: asyncio.StreamReader, under_way: asyncio.Queue[tuple[float, bytes]]
+        self,
+        reader: asyncio.StreamReader,
+        under_way: asyncio.Queue[tuple[float, bytes]],
+        loses: Callable[[bytes], bool],
     ) -> None:
         loop = asyncio.get_running_loop()
         data = b"-"
         while data:
             data = await reader.read(_PIECE)
+            if loses(data):
+                raise ConnectionError("lost on the way")
             await under_way.put((loop.time() + self.delay_s, data))
 
     async def _give(
