@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runner.graphs.drill.order import Order
+
 Json = dict[str, Any]
 
 Until = Literal["end", "interrupt"]
@@ -17,7 +19,7 @@ Way = Literal["stream", "post", "page"]
 Ended = Literal["open", "clean", "cut", "left", "refused"]
 """`clean`: the response ended as HTTP says; `cut`: it broke; `left`: we hung up; `refused`: no
 success came, or no answer at all (status None)."""
-What = Literal["create", "decide", "cancel"]
+What = Literal["open", "create", "decide", "cancel"]
 
 
 @dataclass(slots=True)
@@ -98,8 +100,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """What a stranger was answered who asked for somebody else's resource."""
+    """What somebody was answered who asked for a run that is not his."""
 
+    run: str
     path: str
     status: int
     body: bytes
@@ -110,10 +113,9 @@ class Ordered:
     """A run that was acknowledged, with what it was told to do."""
 
     run: str
-    conversation: str
     user: str
-    order: Json
-    created_at: float
+    order: Order
+    acknowledged_at: float
 
 
 @dataclass(slots=True)

@@ -1,0 +1,53 @@
+"""I6: every run ends, with one last event; every client reads to it; every act is answered."""
+
+from collections import defaultdict
+
+from deploy.drill.dossier import Dossier, Log, where
+from deploy.drill.invariants.effects import UNKNOWN
+from deploy.drill.record import Ordered
+from deploy.drill.verdict import Verdict
+
+_ENDED = frozenset({"completed", "failed", "cancelled"})
+_EPOCHS_OF_A_CRASH_LOOP = 4
+"""Three deaths of its runner, then the take-up that gives the run up (README, attempts)."""
+
+
+def nothing_stuck(dossier: Dossier) -> Verdict:
+    verdict = Verdict("I6", "Nothing is stuck")
+    for ordered, log in dossier.ordered():
+        _ended(verdict, ordered, log)
+    for seen, log in dossier.watched():
+        at = f"at #{seen.cursor} of #{log.last_sequence}"
+        verdict.check(seen.finished, f"{where(seen)}: has not come to the end, {at}")
+    _answered(verdict, dossier)
+    return verdict
+
+
+def _ended(verdict: Verdict, ordered: Ordered, log: Log) -> None:
+    truth, run = log.truth, ordered.run
+    verdict.check(truth.status in _ENDED, f"{run}: is {truth.status} at epoch {truth.epoch}")
+    ends = [f"#{entry.sequence} {entry.type}" for entry in log.ends]
+    verdict.check(len(ends) == 1 and log.is_closed, f"{run}: last events {ends}, one at the end")
+    if truth.status == "failed":
+        reason = truth.error_code
+        verdict.check(
+            _may_fail(ordered, log), f"{run}: failed with {reason}, by no fault of its own"
+        )
+
+
+def _may_fail(ordered: Ordered, log: Log) -> bool:
+    if log.truth.error_code == UNKNOWN:
+        return ordered.order.effect == "bare"
+    return log.truth.error_code == "RUNNER_LOST" and log.truth.epoch >= _EPOCHS_OF_A_CRASH_LOOP
+
+
+def _answered(verdict: Verdict, dossier: Dossier) -> None:
+    """However often it has to be sent: in the end there is an answer, and not a failure."""
+    statuses = defaultdict(list)
+    for act in dossier.record.acts:
+        statuses[act.what, act.key, act.run].append(act.status)
+    for (what, key, run), found in statuses.items():
+        good = any(status is not None and status < 500 and status != 429 for status in found)
+        verdict.check(good, f"{run or 'a start'}: {what} {key} was answered {found[-3:]} only")
+        wrong = [s for s in found if s in (400, 401, 403, 404, 405, 413, 422, 500)]
+        verdict.check(not wrong, f"{run or 'a start'}: {what} {key} was answered {wrong}")
