@@ -15,7 +15,7 @@ from deploy.drill.record import Record, Weight
 from deploy.drill.story import Sizes, Story, first, plot
 from deploy.topology import Process, Topology
 
-_WEIGH_S = 1.0
+_WEIGH_S = 0.5
 _LINGERING_MAX = 1  # stories of a slot whose run has ended and whose clients have not
 
 
@@ -30,7 +30,9 @@ class Plan:
     runs: int = 5
     """Runs that go on at any moment, until the stop."""
     watchers: int = 4
-    """Clients of each, besides whoever started it."""
+    """Clients of each, besides whoever started it: fewer where that would be too many at once."""
+    connections: int = 60
+    """About so many at once: httpx costs processor time that the system under test needs."""
     words: tuple[int, int] = (4, 12)
     """Length of each text of a run: fewest and most words."""
     pace_ms: tuple[int, int] = (15, 60)
@@ -51,7 +53,8 @@ class Workload:
     ) -> None:
         """`topology` is read anew at each use: ports stay, processes change."""
         self._topology, self._rng, self._record, self._plan = topology, rng, record, plan
-        self._sizes = Sizes(plan.watchers, plan.words, plan.pace_ms)
+        watchers = max(1, min(plan.watchers, plan.connections // plan.runs - 1))
+        self._sizes = Sizes(watchers, plan.words, plan.pace_ms)
         self._stories: set[Story] = set()
 
     @property

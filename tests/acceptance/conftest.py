@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.drill.truth import EFFECTS_VARIABLE
 from tests.support.api import Api
 from tests.support.cluster import ROOT, Cluster
 
@@ -16,7 +17,10 @@ GRAPHS = ROOT / "tests" / "support" / "graphs" / "langgraph.json"
 def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="steadyrun-") as name:
         Path(name).chmod(0o755)
-        with Cluster(Path(name) / "state").running("--graphs", str(GRAPHS)) as running:
+        (effects := Path(name) / "effects").mkdir()
+        environment = {EFFECTS_VARIABLE: str(effects)}
+        cluster = Cluster(Path(name) / "state", environment=environment)
+        with cluster.running("--graphs", str(GRAPHS)) as running:
             yield running
 
 

@@ -28,8 +28,7 @@ def _count(
     verdict.check(allowed or not times, f"{place}: performed, and nobody has approved it")
     if log.truth.status == "completed" and allowed:
         verdict.check(times == 1, f"{place}: the run says that it is done, and it is not")
-        if log.truth.effects:
-            _noted(verdict, log, place, ordered.order.key)
+        _noted(verdict, log, place, ordered.order.key)
 
 
 def _noted(verdict: Verdict, log: Log, place: str, key: str) -> None:

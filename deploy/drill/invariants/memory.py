@@ -7,8 +7,8 @@ from statistics import median
 from deploy.drill.record import Weight
 from deploy.drill.verdict import Verdict
 
-WARM_UP_S = 5.0
-SPAN_MIN_S = 10.0
+WARM_UP_S = 3.0
+SPAN_MIN_S = 4.0
 SAMPLES_MIN = 8
 GROWTH_BYTES_MAX = 64 << 20
 RESIDENT_BYTES_MAX = 512 << 20

@@ -18,7 +18,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import RetryPolicy
 
-from runner.authoring import confirm_action
+from runner.authoring import NOT_PERFORMED, Performed, confirm_action, guarded
 from runner.graphs.drill.effect import perform, was_performed
 from runner.graphs.drill.order import Order, outcome_text
 from runner.graphs.drill.speaker import say
@@ -109,16 +109,16 @@ async def closing(state: State) -> Update:
     return await say(order.closing(), order.pace_ms)
 
 
-async def _perform(order: Order) -> str:
-    if not was_performed(order.key):  # until effects are guarded
-        return await _slowly_performed(order.key)
-    return "done"
+async def _perform(order: Order) -> None:
+    async def slowly() -> str:
+        outcome = perform(order.key)
+        await asyncio.sleep(_AFTER_EFFECT_S)
+        return outcome
 
+    def verify() -> object:
+        return Performed("done") if was_performed(order.key) else NOT_PERFORMED
 
-async def _slowly_performed(key: str) -> str:
-    outcome = perform(key)
-    await asyncio.sleep(_AFTER_EFFECT_S)
-    return outcome
+    await guarded(order.key, slowly, verify if order.effect == "verified" else None)
 
 
 async def _count(order: Order, name: str) -> None:
