@@ -27,12 +27,13 @@ from typing import Any
 from common.batch import Batch
 from common.bus.log import Append, LogConnection
 from common.bus.signals import Signals
-from common.db import archive, interrupts, runs
+from common.db import archive, interrupts, messages, runs
 from common.db.engine import Connection, Database
 from common.db.interrupts import Interrupt
 from common.db.runs import ClaimedRun, Run
 from common.errors import LeaseLost, Unavailable
 from common.events import Event, encode_frame, ends_of, utc_text
+from common.page import Page
 from common.runs import TERMINAL_STATUSES, CancelReason, ResumeReason
 
 _log = logging.getLogger(__name__)
@@ -114,8 +115,12 @@ class OwnerActs:
         if reason == "expired":
             await interrupts.expire_overdue(connection, run.id)
         await interrupts.cancel_pending(connection, run.id)
-        events = [*_jump(opened), *await _untold(connection, run)]
+        page = await _page(connection, run, tail)
+        events = [*_jump(opened), *page.closing(), *await _untold(connection, run)]
         events.append(Event("cancelled", {"reason": reason}))
+        if run.epoch:
+            said = list(page.messages(run.id).values())
+            await messages.add_unheld(connection, run.id, run.epoch, said)
         batch = _batch(run.id, epoch, opened, events)
         ended = await runs.cancel_unheld(connection, run.id, run.epoch, reason, batch.last)
         if ended is None:
@@ -245,6 +250,18 @@ def _follows(batches: list[Batch], former: _Former) -> list[Batch]:
         taken.append(batch)
         cursor = batch.last
     return taken
+
+
+async def _page(connection: Connection, run: Run, tail: list[Batch]) -> Page:
+    """What clients have of a run: its last owner may have died before it stored that."""
+    page, after = Page(), 0
+    while batches := await archive.read(connection, run.id, after, 200):
+        for batch in batches:
+            page.apply_frames(batch.frames)
+        after = batches[-1].last
+    for batch in tail:
+        page.apply_frames(batch.frames)
+    return page
 
 
 def _jump(opened: Opened) -> list[Event]:

@@ -39,8 +39,11 @@ from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
+from common.batch import Batch
 from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
+from runner.breakpoints import JUST_ENDED
+from runner.gate import Gate
 from runner.sessions import Sessions
 
 T = TypeVar("T")
@@ -55,6 +58,14 @@ BIG_STATE_BYTES = 256 * 1024
 
 _FENCE = """WITH f AS (
   SELECT 1 FROM runs WHERE id = %(run)s AND epoch = %(epoch)s AND status = 'running' FOR SHARE)"""
+
+_ARCHIVE = """, e AS (
+  INSERT INTO run_events
+    (run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
+  SELECT %(run)s, u.* FROM f, unnest(
+    %(afters)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[], %(epochs)s::int[],
+    %(ends)s::text[], %(frames)s::bytea[]) u
+  ON CONFLICT (run_id, last_sequence) DO NOTHING)"""
 
 _PUT = (
     _FENCE
@@ -113,9 +124,16 @@ class FencedSaver(SessionSaver):
     """
 
     def __init__(
-        self, sessions: Sessions, run_id: str, epoch: int, *, patience_s: float = PATIENCE_S
+        self,
+        sessions: Sessions,
+        run_id: str,
+        epoch: int,
+        *,
+        gate: Gate | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(sessions)
+        self._gate = gate or Gate()
         self._run_id = run_id
         self._epoch = epoch
         self._patience_s = patience_s
@@ -134,8 +152,12 @@ class FencedSaver(SessionSaver):
         rows = await self._dump(
             self._dump_blobs, conf["thread_id"], conf["checkpoint_ns"], blobs, versions
         )
+        batches = await self._gate.before_checkpoint(conf["checkpoint_ns"])
+        if nodes := self._gate.just_ended(conf["checkpoint_ns"]):
+            metadata = cast(CheckpointMetadata, {**metadata, JUST_ENDED: nodes})
         await self._fenced(
             _PUT,
+            batches,
             {
                 "thread": conf["thread_id"],
                 "ns": conf["checkpoint_ns"],
@@ -158,9 +180,12 @@ class FencedSaver(SessionSaver):
         conf = config["configurable"]
         where = (conf["thread_id"], conf["checkpoint_ns"], conf["checkpoint_id"])
         rows = await self._dump(self._dump_writes, *where, task_id, task_path, writes)
+        channels = [channel for channel, _ in writes]
+        batches = await self._gate.before_result(conf["checkpoint_ns"], task_id, channels)
         special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         await self._fenced(
             _UPSERT_WRITES if special else _INSERT_WRITES,
+            batches,
             {
                 **dict(zip(("thread", "ns", "id"), where, strict=True)),
                 "task": task_id,
@@ -183,10 +208,17 @@ class FencedSaver(SessionSaver):
         read = super().aget_delta_channel_history
         return await self._patiently(lambda: read(*args, **options))
 
-    async def _fenced(self, statement: str, values: Mapping[str, Any]) -> None:
+    async def _fenced(
+        self, statement: str, batches: list[Batch], values: Mapping[str, Any]
+    ) -> None:
+        """`batches` are archived by the same statement."""
         parameters = {"run": self._run_id, "epoch": self._epoch, **values}
+        if batches:
+            statement = statement.replace(_FENCE, _FENCE + _ARCHIVE)
+            parameters |= _archived(batches)
         if not await self._patiently(lambda: self._execute(statement, parameters)):
             raise LeaseLost(self._run_id, self._epoch)
+        self._gate.archived(batches)
 
     async def _execute(self, statement: str, parameters: Mapping[str, Any]) -> bool:
         async with self._cursor() as cursor:
@@ -274,6 +306,17 @@ def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
     """The last `len(names)` columns of the rows, each as an array for `unnest`."""
     return {name: [row[i - len(names)] for row in rows] for i, name in enumerate(names)}
+
+
+def _archived(batches: list[Batch]) -> dict[str, list[Any]]:
+    return {
+        "afters": [batch.after for batch in batches],
+        "firsts": [batch.first for batch in batches],
+        "lasts": [batch.last for batch in batches],
+        "epochs": [batch.epoch for batch in batches],
+        "ends": [batch.ends for batch in batches],
+        "frames": [batch.frames for batch in batches],
+    }
 
 
 def _address(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:

@@ -10,6 +10,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.types import Interrupt, StateSnapshot
 
+from common.page import Page
+from runner import breakpoints
+from runner.breakpoints import Breakpoints
 from runner.steps import finished
 from runner.steps import unfinished as unfinished_steps
 
@@ -18,9 +21,10 @@ from runner.steps import unfinished as unfinished_steps
 class Durable:
     """`input_applied`: the run's input is in the thread. `pending`: native id → question.
 
-    `unfinished`: ids of the steps that will be executed again, nested ones too; this is what
-    `run_resumed.discard` lists (contract §3). `finished_steps`: those that LangGraph announces
-    again without executing them. `message_ids`: native ids that the thread has already.
+    `unfinished`: ids of the steps that will be executed again, nested ones too.
+    `finished_steps`: those that LangGraph announces again without executing them. `message_ids`:
+    native ids that the thread has already. `standing`: the checkpoints where the thread and its
+    subgraphs stand; `breakpoints`: those of them at which a breakpoint is (`runner/breakpoints`).
     """
 
     input_applied: bool
@@ -30,6 +34,20 @@ class Durable:
     finished_steps: list[str]
     waiting: bool
     values: Any
+    standing: tuple[str, ...] = ()
+    breakpoints: frozenset[str] = frozenset()
+
+    def discard(self, page: Page) -> list[str]:
+        """What `run_resumed.discard` lists: every step that is executed again (contract §3).
+
+        Calls of `@task`s are in no snapshot: of those on the page, one that has not ended has no
+        result. An input that is not in the thread is applied under a new checkpoint, so that all
+        steps get new ids, and nothing that was shown stands.
+        """
+        if not self.input_applied:
+            return page.steps
+        known = {*self.unfinished, *self.finished_steps}
+        return [*self.unfinished, *(step for step in page.running if step not in known)]
 
     @property
     def message_ids(self) -> list[str]:
@@ -43,7 +61,7 @@ class Durable:
         return self.input_applied and not self.next
 
 
-def read(snapshot: StateSnapshot, run_id: str) -> Durable:
+def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
     """What the thread's newest checkpoint means for this run."""
     metadata = snapshot.metadata or {}
     if metadata.get("run_id") != run_id:  # another run's end, or an empty thread
@@ -57,4 +75,6 @@ def read(snapshot: StateSnapshot, run_id: str) -> Durable:
         finished_steps=list(finished(snapshot)),
         waiting=bool(unfinished) and all(task.interrupts for task in unfinished),
         values=snapshot.values,
+        standing=tuple(breakpoints.standing(snapshot)),
+        breakpoints=frozenset(stops.reached(snapshot)),
     )

@@ -11,7 +11,7 @@ owner has the run. Unavailable gives the run back as soon as Postgres answers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -24,14 +24,15 @@ from common.db import interrupts
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
-from common.ids import stable_id
+from common.page import Page
 from common.runs import CancelReason
 from runner import durable
+from runner.breakpoints import Breakpoints
 from runner.checkpointer import FencedSaver
 from runner.durable import Durable
 from runner.effects import Effects
+from runner.gate import Gate
 from runner.guarding import enter_graph
-from runner.history import Shown
 from runner.inputs import described, graph_input
 from runner.kit import Kit
 from runner.opening import open_outlet
@@ -59,7 +60,8 @@ class Execution:
         self._stop: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         self._decided = asyncio.Event()
         self._config = self._new_config(Steps())
-        self._shown = Shown()
+        self._page = Page()
+        self._gate = Gate()
         self._outlet: Outlet | None = None
         self._graph: Graph | None = None  # None: it cannot be built
         self.crashed = False  # by a mistake of ours: giving the run back is charged
@@ -121,30 +123,38 @@ class Execution:
     async def _open(self) -> None:
         """When this returns, the first event of this epoch is out or lies in the buffer."""
         discard = await self._prepare()
-        run, kit = self.claimed, self._kit
-        outlet = await open_outlet(kit, run, discard, on_lost=self.lose, stopped=self._stop.done)
+        run, kit, page = self.claimed, self._kit, self._page
+        outlet = await open_outlet(
+            kit, run, page, discard, on_lost=self.lose, stopped=self._stop.done
+        )
         self._outlet = outlet
-        self._storing = Storing(kit, run, self._graph, outlet, self._shown, self._values)
+        self._storing = Storing(kit, run, self._graph, outlet, page, self._values)
 
-    async def _prepare(self) -> list[str]:
-        """Build the graph; the steps to discard. One that cannot be built fails once the log is
-        open, so that this is told."""
+    async def _prepare(self) -> Callable[[Page], list[str]]:
+        """Build the graph; what is to be discarded of a page. One that cannot be built fails once
+        the log is open, so that this is told."""
         run, kit = self.claimed, self._kit
-        saver = FencedSaver(kit.sessions, run.id, run.epoch)
+        saver = FencedSaver(kit.sessions, run.id, run.epoch, gate=self._gate)
         try:
             self._graph = await kit.registry.graph(run.graph, saver, self._config)
-            return [] if run.resume_reason is None else (await self._durable()).unfinished
+            return _nothing if run.epoch == 1 else (await self._durable()).discard
         except (LeaseLost, Unavailable):
             raise
         except Exception:  # a user's factory, or a state that cannot be read
             log.warning("graph_failed", exc_info=True)
             self._graph = None
-            return []
+            return _nothing
 
     async def _durable(self) -> Durable:
         assert self._graph is not None
         snapshot = await self._graph.aget_state(self._config, subgraphs=True)
-        return durable.read(snapshot, self.claimed.id)
+        stops = Breakpoints.of_run(self._graph, self.claimed.input)
+        return durable.read(snapshot, self.claimed.id, stops)
+
+    @property
+    def _passed(self) -> set[str]:
+        """Checkpoints at which a pause was stored: the run goes on, so it was continued."""
+        return set((self.claimed.paused_at or "").split())
 
     async def _values(self) -> Any:
         return None if self._graph is None else (await self._durable()).values
@@ -166,6 +176,7 @@ class Execution:
         try:
             return await self._first_of(task)
         finally:
+            self._gate.close()
             await _end(task)
             await self._effects.settle()
 
@@ -218,12 +229,9 @@ class Execution:
         streamed = False
         while True:
             state = await self._durable()
-            if not streamed:
-                self._shown.earlier = {
-                    stable_id("msg", self.claimed.id, i) for i in state.message_ids
-                }
             answers = await self._answers(state)
-            if (outcome := _outcome(state, answers, streamed=streamed)) is not None:
+            stops = streamed or not state.breakpoints.issubset(self._passed)
+            if (outcome := _outcome(state, answers, stops=stops)) is not None:
                 return outcome
             if streamed:
                 self._announce(state, answers)
@@ -252,8 +260,12 @@ class Execution:
     def _announce(self, state: Durable, answers: dict[str, Any]) -> None:
         """A further stream in this take-up: unfinished steps are shown again from their start."""
         reason = "decision" if answers else "continue"
-        fields = {"reason": reason, "discard": state.unfinished}
-        self._open_outlet.emit([Event("run_resumed", fields)])
+        fields = {"reason": reason, "discard": state.discard(self._page)}
+        self._tell([Event("run_resumed", fields)])
+
+    def _tell(self, events: list[Event]) -> None:
+        self._page.apply(events)
+        self._open_outlet.emit(events)
 
     async def _input(self, state: Durable, answers: dict[str, Any]) -> Any:
         if answers:
@@ -267,13 +279,15 @@ class Execution:
         outlet = self._open_outlet
         steps = Steps()  # a step that is executed again begins to count anew
         translator = self._translator(state, steps)
+        self._gate.open(steps, outlet)
         try:
             async for chunk in self._chunks(given, self._new_config(steps)):
-                outlet.emit(translator.feed(chunk))
+                self._tell(translator.feed(chunk))
+                self._gate.note(chunk)
                 await outlet.room()
         finally:
-            outlet.emit(translator.close())
-            self._shown.streamed.update(translator.messages)
+            self._gate.close()
+            self._tell(translator.close())
 
     def _new_config(self, steps: Steps) -> RunnableConfig:
         run = self.claimed
@@ -285,6 +299,7 @@ class Execution:
             run_id=self.claimed.id,
             mask=self._kit.masker,
             finished=state.finished_steps,
+            shown=self._page.steps,
             steps=self._spec.steps,
             seen=state.message_ids,
             callback=steps,
@@ -313,15 +328,22 @@ class Execution:
 _TIMED_OUT = Failed("RUN_TIMEOUT", "The run took longer than it may.", True)
 
 
-def _outcome(state: Durable, answers: dict[str, Any], *, streamed: bool) -> Outcome | None:
-    """What the durable state amounts to; None while there is something to execute."""
+def _nothing(page: Page) -> list[str]:
+    return []
+
+
+def _outcome(state: Durable, answers: dict[str, Any], *, stops: bool) -> Outcome | None:
+    """What the durable state amounts to; None while there is something to execute.
+
+    `stops`: LangGraph has just left the thread there, or would have, had its runner not died.
+    """
     if state.finished:
         return Finished(state)
     if not state.input_applied or answers:
         return None
     if state.waiting:
         return Waiting(state)
-    if streamed and not state.pending:
+    if stops and not state.pending:
         return Paused(state)
     return None
 

@@ -1,11 +1,10 @@
-"""Which messages of a run are stored: what its thread holds and what was streamed beside it.
+"""Which messages of a run are stored: what its thread holds and what else stands on its page.
 
 Pure. A message is stored under the id that its `text_delta`s named (contract §3), so a client that
-watched and one that reads the history later agree.
+watched and one that reads the history later agree, however the run ended.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -13,48 +12,31 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from common.db.messages import NewMessage
 from common.ids import stable_id
 from common.masking import Masker
-from runner.translate import StreamedMessage
-
-_CONTENT_BYTES_MAX = 256 << 10
-
-
-@dataclass(slots=True)
-class Shown:
-    """What clients have of a run's messages, by message id.
-
-    `streamed` in this take-up, in the order of first sight; `earlier`: the thread had them before.
-    """
-
-    streamed: dict[str, StreamedMessage] = field(default_factory=dict)
-    earlier: set[str] = field(default_factory=set)
-
-    def missing(self, messages: Iterable[NewMessage]) -> list[NewMessage]:
-        """Answers that nobody was shown: returned by a node in a form LangGraph does not stream."""
-        return [
-            message
-            for message in messages
-            if message.role == "assistant"
-            and message.id not in self.streamed
-            and message.id not in self.earlier
-        ]
+from common.page import Page, bounded, tool_message_id
 
 
 def of_run(
-    run_id: str, user_message_id: str, values: Any, shown: Shown, masker: Masker
+    run_id: str, user_message_id: str, values: Any, page: Page, masker: Masker
 ) -> list[NewMessage]:
-    """In the order in which they arose."""
+    """In the order in which they arose. The thread's version of a message counts: a graph may have
+    changed it after it was shown.
+    """
     durable = {m.id: m for m in _durable(run_id, user_message_id, values, masker)}
     ordered: dict[str, NewMessage] = {}
     rest = iter(durable.values())
-    for message in shown.streamed.values():
+    for message in page.messages(run_id).values():
         if message.id in durable:
             _take_until(message.id, rest, ordered)
-        elif message.text:
-            ordered[message.id] = NewMessage(
-                message.id, message.role, message.text, message.tool_call_id, message.tool_name
-            )
+        else:
+            ordered[message.id] = message
     ordered.update((m.id, m) for m in rest)
     return list(ordered.values())
+
+
+def unshown(messages: Iterable[NewMessage], page: Page) -> list[NewMessage]:
+    """Answers that nobody was shown: returned by a node in a form LangGraph does not stream."""
+    shown = page.texts
+    return [m for m in messages if m.role == "assistant" and m.id not in shown]
 
 
 def last_assistant(messages: Iterable[NewMessage]) -> str | None:
@@ -79,7 +61,7 @@ def _durable(
             yield _tool(run_id, message, masker)
         elif isinstance(message, AIMessage) and (text := str(message.text)):
             message_id = stable_id("msg", run_id, message.id or text)
-            yield NewMessage(message_id, "assistant", _bounded(masker.text(text)))
+            yield NewMessage(message_id, "assistant", bounded(masker.text(text)))
 
 
 def _messages(values: Any) -> list[BaseMessage]:
@@ -95,17 +77,9 @@ def _after(user_message_id: str, messages: list[BaseMessage]) -> list[BaseMessag
 
 def _tool(run_id: str, message: ToolMessage, masker: Masker) -> NewMessage:
     return NewMessage(
-        stable_id("msg", run_id, "tool", message.tool_call_id),
+        tool_message_id(run_id, message.tool_call_id),
         "tool",
-        _bounded(masker.text(str(message.text))),
+        bounded(masker.text(str(message.text))),
         tool_call_id=message.tool_call_id,
         tool_name=message.name,
     )
-
-
-def _bounded(text: str) -> str:
-    """NUL cannot be stored by Postgres; the bound keeps a tool's flood out of the history."""
-    data = text.replace("\0", "\ufffd").encode()
-    if len(data) <= _CONTENT_BYTES_MAX:
-        return data.decode()
-    return data[:_CONTENT_BYTES_MAX].decode(errors="ignore") + " …"

@@ -3,47 +3,68 @@
 A run that never had an owner begins at 1 without asking anybody. Every other log is taken over:
 the tail that only Redis has is archived first, then decisions that nobody has told yet and
 `run_resumed` are stored in one transaction that also notes which Redis it is and reserves numbers.
+In between the whole log is folded into the run's page: what earlier owners have shown.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from common.db import interrupts, runs
+from common.db import archive, interrupts, runs
 from common.db.engine import Connection
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ownership import Opened, open_log, resolved_event
+from common.page import Page
 from runner.kit import Kit
 from runner.publisher import NEVER, Outlet
 from runner.writer import RunWriter
 
 # a dead runner's un-archived tail is worth waiting for; after that the numbers jump (contract §3)
 TAIL_PATIENCE_S = 10.0
+_BATCHES = 50
 
 
 async def open_outlet(
     kit: Kit,
     run: ClaimedRun,
-    discard: list[str],
+    page: Page,
+    discard: Callable[[Page], list[str]],
     *,
     on_lost: Callable[[], None],
     stopped: Callable[[], bool],
 ) -> Outlet:
-    """The outlet, with `run_started` or `run_resumed` in it.
+    """The outlet, with `run_started` or `run_resumed` in it, and `page` as it is then.
 
     Raises LeaseLost, and Unavailable, also when `stopped` while a server is waited for.
     """
     if run.epoch == 1:
         return _begin(kit, run, on_lost)
     opened, generation = await _take_over(kit, run, stopped)
+    await read_page(kit, run.id, page)
+    first = _first_event(run, opened, discard(page))
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
     try:
-        await _tell_take_over(kit, run, outlet, opened, _first_event(run, opened, discard))
+        await _tell_take_over(kit, run, outlet, opened, first)
+        page.apply([first])
     except BaseException:
         outlet.lose()
         raise
     return outlet
+
+
+async def read_page(kit: Kit, run_id: str, page: Page) -> None:
+    """All that is archived, a little at a time: a long log must not stop the others' graphs."""
+    after = 0
+    while True:
+        async with kit.db.connect() as conn:
+            batches = await archive.read(conn, run_id, after, _BATCHES)
+        for batch in batches:
+            page.apply_frames(batch.frames)
+            await asyncio.sleep(0)
+        if not batches:
+            return
+        after = batches[-1].last
 
 
 def _begin(kit: Kit, run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:

@@ -349,6 +349,16 @@ class Outlet:
         """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""
         await self._room.wait()
 
+    async def complete(self) -> list[Batch]:
+        """What the archive lacks of all that was emitted so far. Raises LeaseLost.
+
+        Whoever archives it says so with `archived`.
+        """
+        while not self.writer.number_all():
+            self._publisher.archive_soon()  # it reserves numbers, too
+            await self.wait_or_lost(0.005)
+        return self.writer.archivable()
+
     async def settle(self, events: list[Event], change: Change, *, leaves: bool) -> bool:
         """Store a state and then tell it. False: declined, nothing happened. Raises LeaseLost.
 

@@ -24,14 +24,13 @@ Usage = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Utterance:
-    """One message while it is said. `shown` is the text as clients have it."""
+    """One message while it is said."""
 
     native_id: str
     id: str
     step_id: str | None
     text: TextMask
     reasoning: TextMask
-    shown: str = ""
     usages: list[Usage] = field(default_factory=list)
 
 
@@ -87,10 +86,6 @@ class Speech:
         self._said = {i: said for i, said in self._said.items() if said.step_id != step_id}
         self._open = {i: said for i, said in self._open.items() if said.step_id != step_id}
 
-    def said(self) -> Mapping[str, Utterance]:
-        """What has a text, in order, by native id."""
-        return {native: said for native, said in self._said.items() if said.shown}
-
     def _of(self, step_id: str | None) -> list[Utterance]:
         return [said for said in self._open.values() if said.step_id == step_id]
 
@@ -139,7 +134,6 @@ def _flushed(said: Utterance) -> Iterator[Event]:
 
 def _shown(said: Utterance, kind: Kind, delta: str) -> Iterator[Event]:
     if delta:
-        said.shown += delta if kind == "text_delta" else ""
         yield Event(kind, {"messageId": said.id, "delta": delta}, said.step_id)
 
 

@@ -26,7 +26,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
-from langgraph.constants import TAG_NOSTREAM
+from langgraph.constants import TAG_HIDDEN, TAG_NOSTREAM
 from langgraph.runtime import Runtime
 from langgraph.types import StateSnapshot
 
@@ -87,6 +87,7 @@ class Steps(BaseCallbackHandler):
         self.hidden: set[str] = set()
         """Tool calls that the graph's author keeps out of the stream."""
         self._runs: dict[UUID | None, str] = {}
+        self._unannounced: set[str] = set()
 
     def on_chain_start(
         self,
@@ -95,6 +96,7 @@ class Steps(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -104,7 +106,13 @@ class Steps(BaseCallbackHandler):
             return
         if self._runs.get(parent_run_id) != step:
             self.starts[step] += 1
+        if TAG_HIDDEN in (tags or ()):
+            self._unannounced.add(step)
         self._runs[run_id] = step
+
+    def announces(self, step_id: str) -> bool:
+        """Whether the stream tells of this step's end: it is executed, and LangGraph shows it."""
+        return self.starts[step_id] > 0 and step_id not in self._unannounced
 
     def on_chat_model_start(
         self,

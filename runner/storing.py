@@ -1,6 +1,6 @@
 """Stores the outcome of an execution, then tells it: one transaction, fenced and archived (I2)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,10 +14,10 @@ from common.db.runs import ClaimedRun, Ended
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ownership import resolved_event
+from common.page import Page
 from common.runs import ResumeReason, Status
 from runner import history
 from runner.durable import Durable
-from runner.history import Shown
 from runner.kit import Kit
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.publisher import Change, Declined, Outlet
@@ -38,7 +38,7 @@ class Storing:
         run: ClaimedRun,
         graph: Graph | None,
         outlet: Outlet,
-        shown: Shown,
+        page: Page,
         read_values: Callable[[], Awaitable[Any]],
     ) -> None:
         self.asked = run.resume_reason is not None  # interrupts of this run may be stored
@@ -46,7 +46,7 @@ class Storing:
         self._run = run
         self._graph = graph
         self._outlet = outlet
-        self._shown = shown
+        self._page = page
         self._read_values = read_values
         self._promoted: str | None = None
 
@@ -77,7 +77,7 @@ class Storing:
             case Waiting(state):
                 return await self._wait(state)
             case Paused(state):
-                return await self._pause(state, [_paused("breakpoint", state)])
+                return await self._pause(state, [_paused("breakpoint", state)], at=state.standing)
             case Failed():
                 return await self._fail(outcome)
             case Cancelled():
@@ -99,7 +99,7 @@ class Storing:
     def _unshown(self, stored: list[NewMessage]) -> list[Event]:
         return [
             Event("text_delta", {"messageId": message.id, "delta": message.content})
-            for message in self._shown.missing(stored)
+            for message in history.unshown(stored, self._page)
         ]
 
     async def _fail(self, failed: Failed) -> bool:
@@ -115,14 +115,14 @@ class Storing:
     async def _end(
         self, event: Event, status: Status, stored: list[NewMessage], **columns: Any
     ) -> bool:
-        """The last event of the log; questions that are open are closed before it, and told.
+        """The last event of the log. Tool calls and questions that are open are closed before it.
 
         A decision that comes in between counts: then it is told as what it is.
         """
-        unshown = self._unshown(stored) if status == "completed" else []
+        shown = [*self._page.closing(), *self._unshown(stored)]
         while True:
             open_rows = await self._open_rows()
-            events = [*unshown, *map(_closed, open_rows), event]
+            events = [*shown, *map(_closed, open_rows), event]
             change = self._ending(status, stored, open_rows, columns)
             if await self._outlet.settle(events, change, leaves=True):
                 return True
@@ -145,7 +145,11 @@ class Storing:
         return await self._pause(state, events, rows)
 
     async def _pause(
-        self, state: Durable, events: list[Event], rows: list[interrupts.NewInterrupt] | None = None
+        self,
+        state: Durable,
+        events: list[Event],
+        rows: list[interrupts.NewInterrupt] | None = None,
+        at: Sequence[str] = (),
     ) -> bool:
         run = self._run
         stored = self._messages(state.values)
@@ -153,15 +157,19 @@ class Storing:
         async def change(conn: Connection, last: int) -> None:
             if not await runs.hold(conn, run.id, run.epoch):
                 raise LeaseLost(run.id, run.epoch)
-            await messages.upsert(conn, run.id, run.epoch, stored)
+            await messages.replace(conn, run.id, run.epoch, stored)
             if rows:
                 await interrupts.insert(conn, run.id, run.epoch, rows)
             if not await runs.pause(
-                conn, run.id, run.epoch, last_sequence=last, next_nodes=state.next
+                *(conn, run.id, run.epoch),
+                last_sequence=last,
+                next_nodes=state.next,
+                paused_at=" ".join(at) or None,
             ):
                 raise Declined
 
-        return await self._outlet.settle([*self._unshown(stored), *events], change, leaves=True)
+        events = [*self._unshown(stored), *events]
+        return await self._outlet.settle(events, change, leaves=True)
 
     def _requeue(self, reason: ResumeReason) -> Change:
         run = self._run
@@ -193,7 +201,7 @@ class Storing:
         async def change(conn: Connection, last: int) -> None:
             if self.asked:
                 await self._check_open(conn, open_rows)
-            if stored and not await messages.upsert(conn, run.id, run.epoch, stored):
+            if not await messages.replace(conn, run.id, run.epoch, stored):
                 raise LeaseLost(run.id, run.epoch)
             ended: Ended | None = await runs.finish(
                 conn, run.id, run.epoch, status=status, last_sequence=last, **columns
@@ -235,7 +243,7 @@ class Storing:
 
     def _messages(self, values: Any) -> list[NewMessage]:
         run = self._run
-        return history.of_run(run.id, run.user_message_id, values, self._shown, self._kit.masker)
+        return history.of_run(run.id, run.user_message_id, values, self._page, self._kit.masker)
 
     def _output(self, values: Any) -> Any:
         """The final state without its messages, masked and bounded (contract §9)."""

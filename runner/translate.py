@@ -10,7 +10,9 @@ than the last one seen tells that the step is tried again: `step_retried`, and a
 under it is dropped, here as at the client. A straggler of an earlier start is ignored.
 
 **Take-up.** LangGraph announces finished siblings again and does not execute them; the START of
-those in `finished` (steps.finished) is dropped.
+those in `finished` (steps.finished) is dropped. What stands on the page (`shown`) of other steps
+was not discarded: calls of `@task`s that have a result are announced again, too. Should such a step
+be executed all the same, then that is told as a retry.
 
 **Order.** Text that is held back (masking) comes before any later event of its step; `custom`
 events of a step wait for it, other events end the text.
@@ -25,25 +27,10 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 
 from common.events import Event
-from common.ids import stable_id
 from common.masking import Masker
 from runner.speech import Speech
 from runner.steps import START_KEY, Stepped, Steps, step_of
 from runner.toolcalls import Place, ToolCalls
-
-Role = Literal["assistant", "tool"]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedMessage:
-    """A message of a finished step, to be stored under `id`; `text` is what clients were shown."""
-
-    id: str
-    role: Role
-    text: str
-    step_id: str | None = None
-    tool_call_id: str | None = None
-    tool_name: str | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +54,7 @@ class Translator:
         run_id: str,
         mask: Masker,
         finished: Collection[str] = (),
+        shown: Collection[str] = (),
         steps: bool = True,
         seen: Iterable[str] = (),
         callback: Steps | None = None,
@@ -76,6 +64,7 @@ class Translator:
         self._run_id = run_id
         self._mask = mask
         self._finished = frozenset(finished)
+        self._shown = set(shown).difference(finished)
         self._wants_steps = steps
         self._callback = callback or Steps()
         self._custom_bytes_max = custom_bytes_max
@@ -84,8 +73,6 @@ class Translator:
         self._tools = ToolCalls(mask, tool_bytes_max)
         self._steps: dict[str, _Step] = {}
         self._begun: dict[str, int] = {}
-        self._results: dict[str, StreamedMessage] = {}
-        self._order: dict[str, int] = {}
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Event]:
         """The events of one chunk, in order; mostly one or none."""
@@ -107,28 +94,23 @@ class Translator:
         events = [*self._speech.finish_all(), *self._tools.fail_all()]
         for step_id, step in self._steps.items():
             events += self._release(step)
-            events += self._end(step_id, "error") if step.announced and not step.end else []
+            events += self._end(step_id, self._cut(step_id)) if self._is_open(step) else []
         return events
-
-    @property
-    def messages(self) -> dict[str, StreamedMessage]:
-        """What is to be stored, by our message id and in order: messages of finished steps.
-
-        A step that waits for a person, failed or was cut off is executed again or never; what it
-        showed is not part of the conversation.
-        """
-        found = dict(self._results)
-        for native, said in self._speech.said().items():
-            found[native] = StreamedMessage(said.id, "assistant", said.shown, said.step_id)
-        in_order = sorted(found, key=lambda native: self._order[native])
-        kept = (found[native] for native in in_order if self._is_kept(found[native].step_id))
-        return {message.id: message for message in kept}
 
     # steps
 
+    def _is_open(self, step: _Step) -> bool:
+        return step.announced and not step.end
+
+    def _cut(self, step_id: str) -> Literal["success", "error"]:
+        """A step that was announced and never executed has its result from LangGraph's cache."""
+        return "error" if self._callback.starts[step_id] else "success"
+
     def _task(self, data: Mapping[str, Any]) -> Iterator[Event]:
         if "triggers" in data:
-            if not self._is_done(data["id"]):
+            if data["id"] in self._shown:
+                self._steps.setdefault(data["id"], _Step(data["name"]))
+            elif not self._is_done(data["id"]):
                 yield from self._start(data["id"], data["name"])
         else:
             yield from self._result(data)
@@ -148,7 +130,7 @@ class Translator:
 
     def _result(self, data: Mapping[str, Any]) -> Iterator[Event]:
         step_id = data["id"]
-        if step_id not in self._steps:
+        if step_id not in self._steps or self._only_told(step_id):
             return
         yield from self._enter(step_id, self._count(step_id))
         yield from self._settle(step_id)
@@ -174,8 +156,23 @@ class Translator:
         if step_id is None:
             return
         step = self._steps.setdefault(step_id, _Step(""))
-        if start > step.attempt:
+        if step_id in self._shown:
+            yield from self._again(step_id, start)
+        elif start > step.attempt:
             yield from self._retry(step_id, start)
+
+    def _only_told(self, step_id: str) -> bool:
+        """Whether the end is that of an earlier take-up: the step is not executed in this one."""
+        return step_id in self._shown and not self._callback.starts[step_id]
+
+    def _again(self, step_id: str, start: int) -> Iterator[Event]:
+        """An earlier take-up has shown this step, and it was not discarded."""
+        self._shown.discard(step_id)
+        yield from self._retry(step_id, start + 1)
+        step = self._steps[step_id]
+        step.attempt = start
+        if step.node:
+            yield from self._start(step_id, step.node)
 
     def _retry(self, step_id: str, attempt: int) -> Iterator[Event]:
         step = self._steps[step_id]
@@ -186,7 +183,6 @@ class Translator:
     def _forget(self, step_id: str) -> None:
         self._speech.forget(step_id)
         self._tools.forget(step_id)
-        self._results = {i: m for i, m in self._results.items() if m.step_id != step_id}
 
     def _is_stale(self, step_id: str | None, start: int) -> bool:
         step = self._steps.get(step_id or "")
@@ -194,10 +190,6 @@ class Translator:
 
     def _count(self, step_id: str | None) -> int:
         return self._callback.starts.get(step_id or "", 1)
-
-    def _is_kept(self, step_id: str | None) -> bool:
-        step = self._steps.get(step_id or "")
-        return step is None or not step.announced or step.end == "success"
 
     def _settle(self, step_id: str | None) -> Iterator[Event]:
         """What the step has said is complete; then what waited behind it."""
@@ -221,7 +213,6 @@ class Translator:
         if self._is_stale(step_id, start):
             return
         yield from self._enter(step_id, start)
-        self._order.setdefault(message.id or "", len(self._order))
         if isinstance(message, ToolMessage):
             yield from self._tool_message(ns, message, step_id)
         elif isinstance(message, AIMessageChunk):
@@ -239,15 +230,6 @@ class Translator:
             return
         yield from self._settle(step_id)
         yield from self._tools.answered(message, step_id, (ns, message.tool_call_id))
-        stored = StreamedMessage(
-            id=stable_id("msg", self._run_id, "tool", message.tool_call_id),
-            role="tool",
-            text=self._tools.summary(message.content),
-            step_id=step_id,
-            tool_call_id=message.tool_call_id,
-            tool_name=message.name,
-        )
-        self._results[message.id or ""] = stored
 
     def _tool(self, ns: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[Event]:
         place: Place = (ns, data["tool_call_id"])

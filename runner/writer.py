@@ -104,6 +104,11 @@ class RunWriter:
             self.visible = self.top
             self._count_pending()
 
+    def number_all(self) -> bool:
+        """Number what is pending. False: not all of it can be now."""
+        self.number()
+        return not self._pending and self._withheld is None
+
     def number_state(self, events: list[Event]) -> int:
         """Number all that is pending and `events`, which announce a state; answers the last number.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from common.db.engine import Connection
 from common.db.paging import at_position, page
@@ -68,23 +68,34 @@ async def find(connection: Connection, message_id: str) -> Message | None:
     return None if row is None else Message(*row)
 
 
-async def upsert(
+async def replace(
     connection: Connection, run_id: str, epoch: int, messages: Sequence[NewMessage]
 ) -> bool:
-    """Stores them in this order; one that is there already gets the new content. Fenced.
+    """Makes these, in this order, all that the run has said; the person's message stays. Fenced.
 
-    The texts come from a graph: what cannot be stored in them is replaced.
+    One that is there already gets the new content, one that no longer stands (its step is executed
+    again) goes. The texts come from a graph: what cannot be stored in them is repaired.
     """
-    return await _UPSERT.found(
-        connection,
-        run=run_id,
-        epoch=epoch,
-        ids=[message.id for message in messages],
-        roles=[message.role for message in messages],
-        contents=[repair_text(message.content) for message in messages],
-        call_ids=[_repaired(message.tool_call_id) for message in messages],
-        names=[_repaired(message.tool_name) for message in messages],
-    )
+    return await _REPLACE.found(connection, run=run_id, epoch=epoch, **_columns(messages))
+
+
+async def add_unheld(
+    connection: Connection, run_id: str, epoch: int, messages: Sequence[NewMessage]
+) -> bool:
+    """Adds what clients have of a run that no runner holds, for an owner's act on it, before that
+    raises `epoch`. What a runner has stored is better and stays, unless it no longer stands.
+    """
+    return await _ADD_UNHELD.found(connection, run=run_id, epoch=epoch, **_columns(messages))
+
+
+def _columns(messages: Sequence[NewMessage]) -> dict[str, list[Any]]:
+    return {
+        "ids": [message.id for message in messages],
+        "roles": [message.role for message in messages],
+        "contents": [repair_text(message.content) for message in messages],
+        "call_ids": [_repaired(message.tool_call_id) for message in messages],
+        "names": [_repaired(message.tool_name) for message in messages],
+    }
 
 
 def _repaired(text: str | None) -> str | None:
@@ -105,17 +116,28 @@ SELECT {_COLUMNS} FROM messages
  ORDER BY position DESC LIMIT 1
 """)
 
-_UPSERT = Statement("""
+_STORING = """
 WITH held AS (
     SELECT conversation_id FROM runs
-     WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE),
+     WHERE id = :run AND epoch = :epoch AND status {status} 'running' FOR SHARE),
+gone AS (
+    DELETE FROM messages USING held
+     WHERE run_id = :run AND {gone} AND NOT id = ANY(:ids::text[])),
 stored AS (
     INSERT INTO messages (id, conversation_id, run_id, role, content, tool_call_id, tool_name)
     SELECT m.id, held.conversation_id, :run, m.role, m.content, m.call_id, m.name
       FROM held, unnest(:ids::text[], :roles::text[], :contents::text[], :call_ids::text[],
                         :names::text[]) WITH ORDINALITY AS m(id, role, content, call_id, name, n)
      ORDER BY m.n
-    ON CONFLICT (id) DO UPDATE SET content = EXCLUDED.content
-                             WHERE messages.run_id = EXCLUDED.run_id)
+    ON CONFLICT (id) DO {conflict})
 SELECT 1 FROM held
-""")
+"""
+_REPLACE = Statement(
+    _STORING.format(
+        status="=",
+        gone="role <> 'user'",
+        conflict="UPDATE SET content = EXCLUDED.content WHERE messages.run_id = EXCLUDED.run_id",
+    )
+)
+# assistants' messages are all on the page; a tool's may have been kept out of the stream
+_ADD_UNHELD = Statement(_STORING.format(status="<>", gone="role = 'assistant'", conflict="NOTHING"))

@@ -38,6 +38,7 @@ _FIELDS = [
     "finished_at",
     "updated_at",
     "replayable",
+    "paused_at",
 ]
 COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
@@ -150,7 +151,8 @@ RETURNING {COLUMNS}, followed
 
 PAUSE = Statement(f"""
 UPDATE runs SET status = 'interrupted', runner_id = NULL, updated_at = clock_timestamp(),
-       last_sequence = :last, sequence_reserved = :last, next = :next::jsonb
+       last_sequence = :last, sequence_reserved = :last, next = :next::jsonb,
+       paused_at = coalesce(:paused_at::text, paused_at)
  WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
        SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken)
 RETURNING 1

@@ -56,6 +56,7 @@ class Run:
     finished_at: datetime | None
     updated_at: datetime
     replayable: bool
+    paused_at: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +251,27 @@ async def cancel_unheld(
 
 
 async def pause(
-    connection: Connection, run_id: str, epoch: int, *, last_sequence: int, next_nodes: list[str]
+    connection: Connection,
+    run_id: str,
+    epoch: int,
+    *,
+    last_sequence: int,
+    next_nodes: list[str],
+    paused_at: str | None = None,
 ) -> bool:
     """running → interrupted. In a transaction that began with `hold`.
 
     False after a `hold` that was True: a decision or a cancel request came in between. The run must
-    not wait then: look again, and go on (contract §5).
+    not wait then: look again, and go on (contract §5). `paused_at` names the breakpoint at which it
+    stands, for whoever takes it up after it was continued; None leaves the last one.
     """
     return await run_sql.PAUSE.found(
-        connection, id=run_id, epoch=epoch, last=last_sequence, next=next_nodes
+        connection,
+        id=run_id,
+        epoch=epoch,
+        last=last_sequence,
+        next=next_nodes,
+        paused_at=paused_at,
     )
 
 

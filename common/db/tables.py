@@ -142,6 +142,7 @@ runs = Table(
     Column("on_disconnect", Text, nullable=False),
     Column("cancel_requested", Text),
     Column("next", JSONB, nullable=False, server_default=_EMPTY_LIST),
+    Column("paused_at", Text),
     Column("output", JSONB),
     _id("message_id", null=True),
     Column("error", JSONB),

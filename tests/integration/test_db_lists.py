@@ -165,8 +165,8 @@ async def test_messages_are_stored_in_order_and_once(connection: Connection) -> 
         NewMessage(new_id("msg"), "tool", "on", tool_call_id="call_1", tool_name="status"),
         NewMessage(new_id("msg"), "assistant", "It is \x00on\ud800"),
     ]
-    assert await messages.upsert(connection, run.id, 1, new[:2])
-    assert await messages.upsert(connection, run.id, 1, new)
+    assert await messages.replace(connection, run.id, 1, new[:2])
+    assert await messages.replace(connection, run.id, 1, new)
     page, _ = await messages.list_page(connection, run.conversation_id, None, 10)
     assert [item.id for item in page] == [run.user_message_id, *(item.id for item in new)]
     assert page[3].content == "It is \ufffdon\ufffd"
@@ -178,8 +178,10 @@ async def test_messages_are_stored_in_order_and_once(connection: Connection) -> 
 async def test_a_run_does_not_overwrite_another_runs_message(connection: Connection) -> None:
     first, second = await running_run(connection), await running_run(connection)
     message = NewMessage(new_id("msg"), "assistant", "mine")
-    await messages.upsert(connection, first.id, 1, [message])
-    await messages.upsert(connection, second.id, 1, [NewMessage(message.id, "assistant", "stolen")])
+    await messages.replace(connection, first.id, 1, [message])
+    await messages.replace(
+        connection, second.id, 1, [NewMessage(message.id, "assistant", "stolen")]
+    )
     found = await messages.find(connection, message.id)
     assert found is not None
     assert found.content == "mine"
@@ -188,7 +190,7 @@ async def test_a_run_does_not_overwrite_another_runs_message(connection: Connect
 async def test_messages_are_paged_oldest_first(connection: Connection) -> None:
     run = await running_run(connection)
     new = [NewMessage(new_id("msg"), "assistant", str(n)) for n in range(4)]
-    await messages.upsert(connection, run.id, 1, new)
+    await messages.replace(connection, run.id, 1, new)
     first, cursor = await messages.list_page(connection, run.conversation_id, None, 3)
     second, end = await messages.list_page(connection, run.conversation_id, cursor, 3)
     assert [m.content for m in (*first, *second)][1:] == ["0", "1", "2", "3"]

@@ -88,7 +88,7 @@ def test_the_program_needs_the_newest_revision_that_it_brings() -> None:
 async def test_an_older_schema_is_not_ready_and_a_newer_one_is(connection: Connection) -> None:
     """A newer one was expanded for a program that is being rolled out beside this one."""
     assert await is_ready(connection)
-    for version, ready in (("0000", False), ("0002", True)):
+    for version, ready in (("0000", False), (NEEDED, True)):
         await connection.rows("UPDATE alembic_version SET version_num = $1", version)
         assert await is_ready(connection) is ready
 

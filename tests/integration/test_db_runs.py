@@ -296,7 +296,7 @@ async def test_rollback_removes_messages_and_checkpoints_of_that_run_only(
     await checkpointed(connection, second, "2", {"messages": "2", "kept": "1"})
     await enqueue(connection, first.conversation_id, "rollback")
     stored = [NewMessage(new_id("msg"), "assistant", "half an answer")]
-    assert await messages.upsert(connection, second.id, second.epoch, stored)
+    assert await messages.replace(connection, second.id, second.epoch, stored)
     ended = await runs.finish(
         connection,
         second.id,
@@ -447,7 +447,7 @@ async def assert_fenced(connection: Connection, run: Run) -> None:
     assert await runs.finish(connection, *key, status="completed", last_sequence=9) is None
     assert not await archive.append(connection, *key, [batch(1, 2)])
     assert await archive.append_all(connection, [(*key, [batch(1, 2)])]) == set()
-    assert not await messages.upsert(connection, *key, [message])
+    assert not await messages.replace(connection, *key, [message])
     assert await interrupts.insert(connection, *key, [question()]) is None
     assert not await interrupts.mark_taken(connection, *key, ["int_1"])
     assert not await interrupts.mark_told(connection, *key, ["int_1"])

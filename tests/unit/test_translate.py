@@ -13,8 +13,11 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
+from common.db.messages import NewMessage
+from common.events import Event
 from common.ids import stable_id
 from common.masking import MASK, Masker
+from common.page import Page
 from runner.steps import START_KEY, Stepped, Steps
 from runner.translate import Translator
 from tests.support.record_chunks import load
@@ -32,6 +35,11 @@ class Stream:
         given = {"run_id": "run_1", "mask": Masker(), "callback": self.steps, **options}
         self.translator = Translator(**given)
         self.all: Fed = []
+        self.page = Page()
+
+    def stored(self) -> list[NewMessage]:
+        """What is stored of the page."""
+        return list(self.page.messages("run_1").values())
 
     def feed(self, kind: str, data: Any, ns: tuple[str, ...] = ()) -> Fed:
         events = self.translator.feed({"type": kind, "ns": ns, "data": data})
@@ -76,6 +84,7 @@ class Stream:
         return self.feed("custom", Stepped(step, start, value))
 
     def _note(self, events: Any) -> Fed:
+        self.page.apply(events)
         fed = [(event.type, event.step_id, event.fields) for event in events]
         self.all += fed
         return fed
@@ -104,8 +113,8 @@ def test_a_message_has_the_id_it_will_be_stored_under(stream: Stream) -> None:
     assert step == "A"
     assert fields == {"messageId": stable_id("msg", "run_1", "native-A"), "delta": "Hello"}
     stream.result("A")
-    [stored] = stream.translator.messages.values()
-    assert (stored.id, stored.role, stored.text) == (fields["messageId"], "assistant", "Hello")
+    [stored] = stream.stored()
+    assert (stored.id, stored.role, stored.content) == (fields["messageId"], "assistant", "Hello")
 
 
 def test_a_secret_is_hidden_across_chunks_and_as_it_is_stored(stream: Stream) -> None:
@@ -113,8 +122,8 @@ def test_a_secret_is_hidden_across_chunks_and_as_it_is_stored(stream: Stream) ->
         stream.chunk(piece)
     stream.result("A")
     assert texts(stream.all) == f"the key is {MASK} ok"
-    [stored] = stream.translator.messages.values()
-    assert stored.text == f"the key is {MASK} ok"
+    [stored] = stream.stored()
+    assert stored.content == f"the key is {MASK} ok"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +168,7 @@ def test_two_models_in_one_step_are_two_messages(stream: Stream) -> None:
     stream.chunk("two", id="n2")
     stream.chunk(" more", id="n1")
     stream.result("A")
-    assert [m.text for m in stream.translator.messages.values()] == ["one more", "two"]
+    assert [m.content for m in stream.stored()] == ["one more", "two"]
 
 
 def test_an_empty_last_chunk_under_another_id_ends_the_message_and_is_none(stream: Stream) -> None:
@@ -167,7 +176,7 @@ def test_an_empty_last_chunk_under_another_id_ends_the_message_and_is_none(strea
     fed = stream.chunk("", id="lc_run--1", chunk_position="last")
     assert texts(fed) == "ey"
     stream.result("A")
-    assert len(stream.translator.messages) == 1
+    assert len(stream.stored()) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,7 +191,7 @@ def test_an_empty_last_chunk_under_another_id_ends_the_message_and_is_none(strea
 )
 def test_what_is_no_answer_of_a_model_is_not_shown(stream: Stream, message: Any) -> None:
     assert stream.message(message) == []
-    assert stream.translator.messages == {}
+    assert stream.stored() == []
 
 
 def test_known_messages_are_not_told_again() -> None:
@@ -218,7 +227,7 @@ def test_reasoning_is_told_apart_from_text(stream: Stream) -> None:
         ("reasoning_delta", " hm"),
     ]
     stream.result("A")
-    assert [m.text for m in stream.translator.messages.values()] == ["So"]
+    assert [m.content for m in stream.stored()] == ["So"]
 
 
 def test_a_tool_call_of_a_model_is_no_text(stream: Stream) -> None:
@@ -347,7 +356,7 @@ def test_a_stream_that_breaks_off_ends_what_was_open(stream: Stream) -> None:
     stream.close()
     assert stream.kinds()[-3:] == ["text_delta", "tool_finished", "step_finished"]
     assert stream.all[-1][2]["status"] == "error"
-    assert stream.translator.messages == {}
+    assert [m.content for m in stream.stored()] == ["say ey"]
     assert stream.close() == []
 
 
@@ -373,7 +382,7 @@ def test_the_same_call_id_in_parallel_graphs_is_two_calls(stream: Stream) -> Non
 def test_a_hidden_tool_shows_nothing(stream: Stream) -> None:
     stream.steps.hidden.add("c1")
     assert stream.message(ToolMessage("x", tool_call_id="c1", id="t")) == []
-    assert stream.translator.messages == {}
+    assert stream.stored() == []
 
 
 # attempts
@@ -385,7 +394,7 @@ def test_a_later_start_is_told_before_what_it_shows(stream: Stream) -> None:
     assert fed[0] == ("step_retried", "A", {"attempt": 2})
     assert texts(fed) == "whole"
     stream.result("A")
-    assert [m.text for m in stream.translator.messages.values()] == ["whole"]
+    assert [m.content for m in stream.stored()] == ["whole"]
 
 
 def test_what_an_earlier_attempt_left_open_is_gone(stream: Stream) -> None:
@@ -422,7 +431,7 @@ def test_step_events_are_a_setting() -> None:
     stream.chunk("x")
     stream.result("A")
     assert stream.kinds() == ["text_delta"]
-    assert len(stream.translator.messages) == 1
+    assert len(stream.stored()) == 1
 
 
 def test_after_a_take_up_finished_siblings_are_not_announced_again() -> None:
@@ -464,11 +473,42 @@ def test_a_finished_step_that_is_announced_again_is_not(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("end", [{"error": ValueError("x")}, {"interrupts": [{"id": "x"}]}])
-def test_messages_of_a_step_without_a_result_are_not_stored(stream: Stream, end: Any) -> None:
+def test_what_a_step_without_a_result_has_said_stands(stream: Stream, end: Any) -> None:
+    """Until it is executed again; if that never happens, clients keep it, and so does history."""
     stream.chunk("shown")
     stream.result("A", **end)
-    assert texts(stream.all) == "shown"
-    assert stream.translator.messages == {}
+    assert [m.content for m in stream.stored()] == ["shown"]
+    stream.page.apply([Event("run_resumed", {"reason": "failover", "discard": ["A"]})])
+    assert stream.stored() == []
+
+
+def test_a_step_that_an_earlier_take_up_has_shown_is_retried_if_it_is_executed() -> None:
+    stream = Stream(shown=["A"])
+    stream.steps.starts["A"] = 0
+    data: dict[str, Any] = {"id": "A", "name": "nodeA", "input": {}, "triggers": ()}
+    assert stream.feed("tasks", data) == []
+    stream.steps.starts["A"] = 1
+    assert [kind for kind, _, _ in stream.chunk("again")] == [
+        "step_retried",
+        "step_started",
+        "text_delta",
+    ]
+    assert [kind for kind, _, _ in stream.result("A")] == ["step_finished"]
+
+
+def test_a_step_that_an_earlier_take_up_has_shown_and_ended_is_only_announced_again() -> None:
+    stream = Stream(shown=["A"])
+    stream.steps.starts["A"] = 0
+    assert stream.feed("tasks", {"id": "A", "name": "n", "input": {}, "triggers": ()}) == []
+    assert stream.result("A") == []
+    assert stream.close() == []
+
+
+def test_a_step_that_is_served_from_a_cache_has_succeeded() -> None:
+    stream = Stream()
+    stream.steps.starts["A"] = 0
+    stream.feed("tasks", {"id": "A", "name": "n", "input": {}, "triggers": ()})
+    assert [fields["status"] for _, _, fields in stream.close()] == ["success"]
 
 
 def test_messages_are_stored_in_the_order_in_which_they_arose(stream: Stream) -> None:
@@ -476,8 +516,8 @@ def test_messages_are_stored_in_the_order_in_which_they_arose(stream: Stream) ->
     stream.message(ToolMessage("tool", tool_call_id="c1", name="look", id="t1"))
     stream.chunk("second", id="n2")
     stream.result("A")
-    stored = list(stream.translator.messages.values())
-    assert [m.text for m in stored] == ["first", "tool", "second"]
+    stored = stream.stored()
+    assert [m.content for m in stored] == ["first", "tool", "second"]
     assert (stored[1].role, stored[1].tool_call_id, stored[1].tool_name) == ("tool", "c1", "look")
     assert stored[1].id == stable_id("msg", "run_1", "tool", "c1")
 
