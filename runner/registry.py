@@ -164,6 +164,7 @@ def _warn_of_checkpointer(spec: GraphSpec, graph: Graph) -> None:
 def _with_saver(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     ours = copy.copy(graph)
     ours.checkpointer = saver
+    ours.cache = None  # a step served from it is neither executed nor told, after a takeover either
     return ours
 
 

@@ -102,9 +102,10 @@ class Translator:
     def _is_open(self, step: _Step) -> bool:
         return step.announced and not step.end
 
-    def _cut(self, step_id: str) -> Literal["success", "error"]:
-        """A step that was announced and never executed has its result from LangGraph's cache."""
-        return "error" if self._callback.starts[step_id] else "success"
+    def _cut(self, step_id: str) -> Literal["interrupted", "error"]:
+        """LangGraph announces a step that waits for an answer of its own and does not execute it
+        when another one's question was answered."""
+        return "error" if self._callback.starts[step_id] else "interrupted"
 
     def _task(self, data: Mapping[str, Any]) -> Iterator[Event]:
         if "triggers" in data:

@@ -504,11 +504,11 @@ def test_a_step_that_an_earlier_take_up_has_shown_and_ended_is_only_announced_ag
     assert stream.close() == []
 
 
-def test_a_step_that_is_served_from_a_cache_has_succeeded() -> None:
+def test_a_step_that_was_announced_and_not_executed_waits() -> None:
     stream = Stream()
     stream.steps.starts["A"] = 0
     stream.feed("tasks", {"id": "A", "name": "n", "input": {}, "triggers": ()})
-    assert [fields["status"] for _, _, fields in stream.close()] == ["success"]
+    assert [fields["status"] for _, _, fields in stream.close()] == ["interrupted"]
 
 
 def test_messages_are_stored_in_the_order_in_which_they_arose(stream: Stream) -> None:

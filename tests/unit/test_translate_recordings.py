@@ -280,7 +280,7 @@ EVENTS = {
         step_started b#1
         custom b#1 "b begins"
         step_finished b#1 success
-        step_finished a#1 error
+        step_finished a#1 interrupted
     """,
 }
 
