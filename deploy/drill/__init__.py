@@ -110,6 +110,7 @@ def _wanted(choices: Choices, effects: Path) -> Wanted:
     environment = {
         EFFECTS_VARIABLE: str(effects),
         "STEADYRUN_LEASE_TTL_S": str(LEASE_TTL_S),
+        "STEADYRUN_RUNNER_CONCURRENCY": "64",  # who is left has room for the runs of who is not
         "STEADYRUN_ATTEMPTS_MAX": "1000",  # no run is to blame for what is done to its runners
         "STEADYRUN_STREAMS_PER_USER_MAX": "10000",
     }

@@ -28,8 +28,9 @@ def write(folder: Path, name: str, verdicts: list[Verdict], record: Record, trut
 
 
 def _seen(record: Record, run: str) -> dict[str, Any]:
+    ordered = record.ordered.get(run)
     return {
-        "ordered": record.ordered.get(run),
+        "ordered": asdict(ordered) if ordered else None,
         "clients": [asdict(seen) for seen in record.of(run)],
         "acts": [asdict(act) for act in record.acts if act.run == run],
         "looks": [asdict(look) for look in record.looks if look.run == run],

@@ -92,7 +92,7 @@ class _Part:
         self._deadline = deadline
         self._record = Record()
         self._stuck = Verdict("I6", "Nothing is stuck")
-        plan = Plan(runs=scenario.runs)
+        plan = Plan(runs=scenario.runs, watchers=scenario.watchers)
         clients = random.Random(rng.random())
         self._workload = Workload(site.topology, clients, self._record, plan)
 

@@ -10,6 +10,7 @@ from deploy.drill.gaps import Gap
 from deploy.drill.performance import Outcome
 
 VIOLATIONS_SHOWN = 10
+KINDS_SHOWN = 2  # of a scenario beside others; more are one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +83,26 @@ class Report:
 
 def silences(outcome: Outcome, lease_ttl_s: float) -> list[Silence]:
     """One a kind of fault, in the order of their first. A promise holds for single faults only."""
-    kinds = dict.fromkeys(gap.fault for gap in outcome.gaps)
     found = []
-    for kind in kinds:
-        seconds = [g.seconds for g in outcome.gaps if g.fault == kind and _is_touched(g)]
-        known = [s for s in seconds if s is not None]
-        if known:
-            promise = _promises(lease_ttl_s).get(kind) if outcome.scenario == kind else None
-            figures = (len(known), median(known), max(known))
-            found.append(Silence(outcome.scenario, kind, *figures, promise))
+    for kind, seconds in _by_kind(outcome).items():
+        promise = _promises(lease_ttl_s).get(kind) if outcome.scenario == kind else None
+        figures = (len(seconds), median(seconds), max(seconds))
+        found.append(Silence(outcome.scenario, kind, *figures, promise))
+    return found
+
+
+def _all_kinds(outcome: Outcome) -> Silence:
+    seconds = [s for found in _by_kind(outcome).values() for s in found]
+    figures = (len(seconds), median(seconds), max(seconds))
+    return Silence(outcome.scenario, outcome.scenario, *figures, None)
+
+
+def _by_kind(outcome: Outcome) -> dict[str, list[float]]:
+    """Seconds by fault; a run that had no event any more was silent for no time."""
+    found: dict[str, list[float]] = {}
+    for gap in outcome.gaps:
+        if gap.seconds is not None and _is_touched(gap):
+            found.setdefault(gap.fault, []).append(gap.seconds)
     return found
 
 
@@ -126,7 +138,7 @@ def _lines(report: Report) -> Iterable[str]:
     yield ""
     yield f"{'invariant':<44}{'checks':>10}{'violations':>12}"
     yield from map(_verdict_row, report.verdicts)
-    yield from _silence_lines(report.silences)
+    yield from _silence_lines(_shown(report))
     yield from _violation_lines(report)
     yield ""
     yield f"repeat: {report.command}"
@@ -136,6 +148,18 @@ def _verdict_row(verdict: Verdict) -> str:
     mark = "" if verdict.outcome == "held" else f"  {verdict.outcome}"
     name = f"{verdict.invariant} {verdict.title}"
     return f"{name:<44}{verdict.checks:>10,}{len(verdict.violations):>12,}{mark}"
+
+
+def _shown(report: Report) -> list[Silence]:
+    """A scenario by itself is shown in all its kinds, one among others in few lines."""
+    return [s for outcome in report.outcomes for s in _few(outcome, report)]
+
+
+def _few(outcome: Outcome, report: Report) -> list[Silence]:
+    found = silences(outcome, report.lease_ttl_s)
+    if len(report.outcomes) == 1 or len(found) <= KINDS_SHOWN:
+        return found
+    return [_all_kinds(outcome)]
 
 
 def _silence_lines(silences: Sequence[Silence]) -> Iterable[str]:

@@ -29,13 +29,14 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`runs`: how many are kept going. `calm`: its gaps are held against a promise, which does
-    not count the first lease after a start of Postgres."""
+    """`runs`: how many are kept going, with so many `watchers` each. `calm`: its gaps are held
+    against a promise, which does not count the first lease after a start of Postgres."""
 
     name: str
     does: str
     plan: Plan
-    runs: int = 8
+    runs: int = 6
+    watchers: int = 4
     calm: bool = False
 
 
@@ -108,6 +109,7 @@ SCENARIOS = _listed(
         "kill -9 of a runner while 20 runs stream",
         _each("runner-kill"),
         runs=20,
+        watchers=1,
         calm=True,
     ),
     Scenario(

@@ -86,6 +86,15 @@ def test_a_promise_is_held_against_single_faults_only() -> None:
     assert silence.is_kept
 
 
+def test_a_scenario_of_many_faults_is_one_line_among_others_and_many_alone() -> None:
+    kinds = [gap(kind, 0.5, taken_over=False) for kind in ("redis-cut", "redis-kill", "nginx-kill")]
+    alone = reports.table(report(outcome("mixed", gaps=kinds)))
+    assert alone.count("mixed: ") == 3
+    among = reports.table(report(outcome(), outcome("mixed", gaps=kinds)))
+    (row,) = [line for line in among.splitlines() if line.startswith("mixed")]
+    assert row.split()[:2] == ["mixed", "3"]
+
+
 def test_promises_stand_beside_the_figures() -> None:
     table = reports.table(report(outcome(gaps=[gap("runner-kill", 0.7)])))
     (row,) = [line for line in table.splitlines() if line.startswith("runner-kill")]
