@@ -452,6 +452,13 @@ def test_an_approved_effect_of_unknown_outcome_may_fail_where_it_cannot_be_verif
     assert "I5" not in violated(forged)
 
 
+def test_an_unanswered_attempt_to_start_is_healed_by_the_next_that_names_its_run() -> None:
+    forged = right()
+    start = next(act for act in forged.record.acts if act.what == "create")
+    forged.record.acts.insert(0, replace(start, run=None, status=None, answer={}))
+    assert violated(forged) == {}
+
+
 def test_processes_that_lived_for_seconds_say_nothing_about_memory() -> None:
     forged = right()
     forged.record.weights = forged.record.weights[:9]

@@ -42,12 +42,15 @@ def _may_fail(ordered: Ordered, log: Log) -> bool:
 
 
 def _answered(verdict: Verdict, dossier: Dossier) -> None:
-    """However often it has to be sent: in the end there is an answer, and not a failure."""
+    """However often it has to be sent: in the end there is an answer, and not a failure. An attempt
+    to start a run that was not answered does not know the run that the next one is told."""
     statuses = defaultdict(list)
+    runs: dict[str, str] = {}
     for act in dossier.record.acts:
-        statuses[act.what, act.key, act.run].append(act.status)
-    for (what, key, run), found in statuses.items():
+        statuses[act.what, act.key].append(act.status)
+        runs[act.key] = act.run or runs.get(act.key, "a start")
+    for (what, key), found in statuses.items():
         good = any(status is not None and status < 500 and status != 429 for status in found)
-        verdict.check(good, f"{run or 'a start'}: {what} {key} was answered {found[-3:]} only")
+        verdict.check(good, f"{runs[key]}: {what} {key} was answered {found[-3:]} only")
         wrong = [s for s in found if s in (400, 401, 403, 404, 405, 413, 422, 500)]
-        verdict.check(not wrong, f"{run or 'a start'}: {what} {key} was answered {wrong}")
+        verdict.check(not wrong, f"{runs[key]}: {what} {key} was answered {wrong}")
