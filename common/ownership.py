@@ -21,6 +21,7 @@ archive where the log has nothing.
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from common.page import Page
 from common.runs import TERMINAL_STATUSES, CancelReason, ResumeReason
 
 _log = logging.getLogger(__name__)
+_TELL_S = 1.0  # longest that whoever acted waits until it is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +156,15 @@ class OwnerActs:
         return Act(queued, opened.top, tuple(batches))
 
     async def tell(self, act: Act) -> None:
-        """After the commit: the log, then whoever waits. Best effort, and not cut short when the
-        caller is cancelled.
+        """After the commit: the log, then whoever waits. Best effort: it is not cut short when the
+        caller is cancelled, nor does the caller wait long for a Redis that does not answer.
         """
         task = asyncio.create_task(self._tell(act))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
-        await asyncio.shield(task)
+        await asyncio.wait({task}, timeout=_TELL_S)
+        if task.done():
+            task.result()
 
     async def _cancel_once(self, run: Run, reason: CancelReason) -> tuple[Run | None, Act | None]:
         """The request is committed first: it outlives whatever stops the act."""
@@ -193,6 +197,7 @@ class OwnerActs:
                 await self._append(act)
             except Unavailable:
                 _log.warning("events of run %s are in the archive only", act.run.id)
+                await self._tell_at_least(act)
         if act.run.status not in TERMINAL_STATUSES:
             await self._signals.wake(act.run.id)
         if act.promoted is not None:
@@ -205,6 +210,12 @@ class OwnerActs:
         answer, top = await log.open(run.id, run.epoch, act.base)
         if answer in ("OPEN", "NEW") and top == act.base:
             await log.append([Append(run.id, batch, act.base) for batch in act.batches])
+
+    async def _tell_at_least(self, act: Act) -> None:
+        """A Redis that is full or read-only still carries messages."""
+        with suppress(Unavailable):
+            await self._bus_log.connect()
+            await self._bus_log.tell({act.run.id: act.batches[-1]})
 
 
 @dataclass(frozen=True, slots=True)

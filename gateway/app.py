@@ -251,7 +251,6 @@ def _bus(settings: GatewaySettings) -> Bus:
     return Bus(
         settings.redis_url.get_secret_value(),
         prefix=settings.redis_prefix,
-        max_connections=1,  # with the one of pub/sub: two for following, whatever is followed
         timeout_s=settings.redis_timeout_s,
     )
 

@@ -63,7 +63,7 @@ async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
 async def _check_servers(settings: RunnerSettings) -> None:
     database_url = settings.database_url.get_secret_value()
     db = Database(database_url, application_name="steadyrun:check", pool_size=1)
-    bus = Bus(settings.redis_url.get_secret_value(), max_connections=1)
+    bus = Bus(settings.redis_url.get_secret_value())
     try:
         await db.check()
         async with db.connect() as conn:

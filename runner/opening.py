@@ -69,7 +69,9 @@ async def read_page(kit: Kit, run_id: str, page: Page) -> None:
 
 def _begin(kit: Kit, run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
     opened = Opened(top=0, next_sequence=1, trusted=True)
-    outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=NEVER, on_lost=on_lost)
+    outlet = kit.publisher.outlet(
+        _writer(kit, run, opened), generation=NEVER, on_lost=on_lost, noted=run.redis_identity
+    )
     outlet.emit([_started(run)])
     return outlet
 

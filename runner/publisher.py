@@ -9,10 +9,15 @@
 After every new connection to Redis, and on LOST, a log is opened again before anything is appended;
 before that one Postgres transaction proves the epoch, archives the whole buffer and notes which
 Redis it is, because a Redis that lost its tail has lost its fence too (theory: common/bus/log).
-While Redis is away execution goes on and gateways follow the archive.
+
+While Redis is away (gone, silent, full, read-only) execution goes on: the archive is written more
+often and gateways follow it. Redis is tried again, ever less often; nothing waits for that. What
+was left to the archive is told once, by the last batch of each run, as soon as Redis carries a
+message: whoever follows the run sees that it does not follow and looks into the archive.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -30,6 +35,8 @@ from runner.writer import RunWriter
 log = structlog.get_logger(__name__)
 
 NEVER = -1  # the generation of no connection
+_PAUSES_S = (0.05, 1.0)  # before Redis is tried again: at first, at most
+_LEFT_MAX = 500  # runs whose last batch is kept to be told
 
 Change = Callable[[Connection, int], Awaitable[None]]
 """Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
@@ -61,17 +68,29 @@ class Publisher:
         self._outlets: set[Outlet] = set()
         self._dirty = asyncio.Event()
         self._archive_now = asyncio.Event()
-        self._away = False
+        self._away = False  # nothing was appended or opened since Redis failed
+        self._rests_until = float("-inf")
+        self._pause_s = _PAUSES_S[0]
+        self._left: dict[str, Batch] = {}
         self._group: asyncio.TaskGroup
 
     def outlet(
-        self, writer: RunWriter, *, generation: int, on_lost: Callable[[], None]
+        self,
+        writer: RunWriter,
+        *,
+        generation: int,
+        on_lost: Callable[[], None],
+        noted: str | None = None,
     ) -> "Outlet":
-        """Take a run's log on; `generation` is NEVER unless it is open on that connection."""
+        """Take a run's log on; `generation` is NEVER unless it is open on that connection.
+
+        `noted`: the Redis that the claim has noted for the run.
+        """
         outlet = Outlet(
             self,
             writer,
             generation=generation,
+            noted=noted,
             on_lost=on_lost,
             bytes_max=self._limits.buffer_bytes_max,
         )
@@ -94,9 +113,9 @@ class Publisher:
             group.create_task(self._archive_forever())
 
     async def flush(self) -> None:
-        """Send and archive what is there, once; used when the process leaves."""
-        await self._send_round()
+        """Archive and send what is there, once; used when the process leaves."""
         await self._archive_round()
+        await self._send_round()
 
     # sending
 
@@ -106,20 +125,23 @@ class Publisher:
             self._dirty.clear()
             try:
                 await self._send_round()
-                self._away = False
             except Unavailable:
-                await self._redis_is_away()
+                self._redis_failed()
             await asyncio.sleep(self._limits.window_s)
 
     async def _send_round(self) -> None:
         busy = self._numbered()
-        if not busy:
-            return
+        if self._away and time.monotonic() < self._rests_until:
+            return self._leave_to_archive()
+        if not busy and not self._left:
+            return None
         await self._log.connect()
+        await self._tell_left()
         ready = [outlet for outlet in busy if self._is_open(outlet)]
         sent = [(outlet, batch) for outlet in ready for batch in outlet.writer.unsent()]
         if sent:
             answers = await self._log.append([outlet.append(batch) for outlet, batch in sent])
+            self._redis_answered()
             self._take_answers(sent, answers)
         for outlet in ready:
             outlet.after_round()
@@ -144,19 +166,26 @@ class Publisher:
     async def _open(self, outlet: "Outlet") -> None:
         try:
             generation = self._log.generation
-            if outlet.needs_proof(self._limits.fresh_s):
+            if outlet.needs_proof(self._limits.fresh_s, self._log.identity):
                 await self._prove(outlet, self._log.identity)
             writer = outlet.writer
             again = not outlet.fresh
             answer, top = await self._log.open(writer.run_id, writer.epoch, writer.base, again)
+            self._redis_answered()
             self._opened(outlet, generation, answer, top)
         except LeaseLost:
             outlet.lose_unless_settling()
-        except Unavailable:
-            await asyncio.sleep(0.1)
+        except Unavailable as error:
+            await self._not_opened(error)
         finally:
             outlet.opening = False
             self.wake()
+
+    async def _not_opened(self, error: Unavailable) -> None:
+        if error.what == "Redis":
+            self._redis_failed()
+        else:
+            await asyncio.sleep(0.1)
 
     def _opened(self, outlet: "Outlet", generation: int, answer: Answer, top: int) -> None:
         outlet.fresh = False
@@ -210,16 +239,45 @@ class Publisher:
         else:
             outlet.lose()
 
-    async def _redis_is_away(self) -> None:
+    # while Redis is away
+
+    def _redis_failed(self) -> None:
+        """Rest before it is tried again. Several failures of one try count once."""
+        now = time.monotonic()
         if not self._away:
             log.warning("redis_away")
+        elif now < self._rests_until:
+            return
         self._away = True
+        self._rests_until = now + self._pause_s
+        later_s = self._pause_s * random.uniform(1.0, 1.5)
+        asyncio.get_running_loop().call_later(later_s, self.wake)
+        self._pause_s = min(self._pause_s * 2, _PAUSES_S[1])
+        self._leave_to_archive()
         self.archive_soon()
+
+    def _redis_answered(self) -> None:
+        if self._away:
+            log.info("redis_back")
+        self._away, self._pause_s = False, _PAUSES_S[0]
+
+    def _leave_to_archive(self) -> None:
         for outlet in list(self._outlets):
-            outlet.writer.leave_to_archive()
+            if (batch := outlet.writer.leave_to_archive()) is not None:
+                self._left.pop(outlet.writer.run_id, None)
+                self._left[outlet.writer.run_id] = batch
             outlet.after_round()
-        await asyncio.sleep(0.1)
-        self.wake()
+        while len(self._left) > _LEFT_MAX:
+            del self._left[next(iter(self._left))]
+
+    async def _tell_left(self) -> None:
+        if not self._left:
+            return
+        told = dict(self._left)
+        await self._log.tell(told)
+        for run_id, batch in told.items():
+            if self._left.get(run_id) is batch:
+                del self._left[run_id]
 
     # archiving
 
@@ -244,7 +302,11 @@ class Publisher:
         self._archive_now.clear()
 
     async def _archive_round(self) -> None:
-        """One transaction for all runs. Who no longer holds a run learns it here."""
+        """One transaction for all runs. Who no longer holds a run learns it here.
+
+        Numbered here too, since a round of sending may wait for Redis meanwhile.
+        """
+        self._numbered()
         work = {o: o.writer.archivable() for o in self._outlets if self._wants_archive(o)}
         if not work:
             return
@@ -317,6 +379,7 @@ class Outlet:
         writer: RunWriter,
         *,
         generation: int,
+        noted: str | None,
         on_lost: Callable[[], None],
         bytes_max: int,
     ) -> None:
@@ -326,6 +389,7 @@ class Outlet:
         self.leaving = False  # the status is stored and no longer `running`; what is left is told
         self.opening = False
         self._publisher = publisher
+        self._noted = noted
         self._claimed_at = time.monotonic()
         self._on_lost = on_lost
         self._bytes_max = bytes_max
@@ -379,10 +443,11 @@ class Outlet:
         self._publisher.wake()
         return True
 
-    def needs_proof(self, fresh_s: float) -> bool:
-        """A claim proves the epoch for a moment; what is settled is archived and may be told."""
-        claimed_just_now = self.fresh and time.monotonic() - self._claimed_at < fresh_s
-        return not (claimed_just_now or self.leaving)
+    def needs_proof(self, fresh_s: float, identity: str) -> bool:
+        """A claim proves the epoch for a moment, if it has noted this Redis; what is settled is
+        archived and may be told."""
+        recent = time.monotonic() - self._claimed_at < fresh_s
+        return not (self.leaving or (self.fresh and recent and self._noted == identity))
 
     def append(self, batch: Batch) -> Append:
         return Append(self.writer.run_id, batch, self.writer.archived)

@@ -157,9 +157,15 @@ class RunWriter:
         self.archived = max(self.archived, last)
         self._forget()
 
-    def leave_to_archive(self) -> None:
-        """Redis is away: readers take what is archived from there, so it need not be sent."""
-        self.mark_sent(min(self.archived, self.visible))
+    def leave_to_archive(self) -> Batch | None:
+        """Redis is away: readers take what is archived from there, so it need not be sent.
+
+        The last batch that is left so, if any: told later, it makes them look there.
+        """
+        upto = min(self.archived, self.visible)
+        left = [b for b in self._kept if self.sent < b.last <= upto]
+        self.mark_sent(upto)
+        return left[-1] if left else None
 
     def resend_after(self, top: int) -> bool:
         """Redis has the log up to `top`, maybe less than was sent. False: the rest is not here."""

@@ -20,7 +20,8 @@ from uuid import uuid4
 import hiredis
 from redis.exceptions import RedisError
 
-from common.bus.client import Bus, owned_connection
+from common.bus.client import Bus
+from common.bus.connection import owned_connection
 from common.bus.names import probe_channel
 from common.bus.wire import packed
 from common.errors import Unavailable
@@ -56,7 +57,7 @@ class Subscriptions:
         on_confirmed: Callable[[str], None],
         probe_interval_s: float = 2.0,
         timeout_s: float = 2.0,
-        backoff_s: tuple[float, float] = (0.05, 2.0),
+        backoff_s: tuple[float, float] = (0.05, 1.0),
     ) -> None:
         self.last_error: str | None = None
         self.reconnects = 0
@@ -158,7 +159,8 @@ class Subscriptions:
             if still := [channel for channel in channels if channel in self._wanted]:
                 self._send("SUBSCRIBE", still)
             if self._writer is not None:
-                await self._writer.drain()
+                async with asyncio.timeout(self._timeout_s):
+                    await self._writer.drain()
 
     async def _publish_probe(self) -> None:
         """Counted as missed until it is seen. One that could not be published proves nothing."""

@@ -77,7 +77,7 @@ What happens at each failure
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,7 +87,7 @@ from common.batch import Batch
 from common.bus.client import Bus
 from common.bus.names import head_key, log_key, run_channel
 from common.bus.script import Script
-from common.bus.wire import Wire, packed
+from common.bus.wire import Wire, identity_of, packed
 from common.errors import Unavailable
 
 Answer = Literal["OK", "FENCED", "LOST", "CLOSED", "GAP", "NEW", "OPEN"]
@@ -103,6 +103,7 @@ _ANSWERS: dict[bytes, Answer] = {
 }
 _LOST: tuple[Answer, int] = ("LOST", 0)
 _PAGE = 200
+_AWAY_S = 0.1  # how long `connect` fails at once after it has failed
 _OPENED_MAX = 10_000
 
 
@@ -112,6 +113,11 @@ class LogReader:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
+    @property
+    def away(self) -> bool:
+        """Whether Redis is away: reading fails at once."""
+        return self._bus.away
+
     async def read(self, run_id: str, after: int, count: int = _PAGE) -> list[Batch]:
         """Up to `count` batches with `last > after`, in order.
 
@@ -120,7 +126,7 @@ class LogReader:
         """
         key = log_key(self._bus.prefix, run_id)
         entries = await self._bus.call("XRANGE", key, f"{after + 1}-0", "+", "COUNT", count)
-        return [Batch.decode(fields[b"b"]) for _, fields in entries]
+        return [Batch.decode(fields[1]) for _, fields in entries]
 
     async def top(self, run_id: str) -> int | None:
         """The last sequence that the log knows; None without a log."""
@@ -141,8 +147,9 @@ class LogConnection:
     """The appending connection of one process, for any number of runs and callers.
 
     `connect` before use and after every Unavailable: nothing reconnects by itself, because whoever
-    appends must learn of it. Calls are served one after the other. A caller that is cancelled while
-    its exchange is under way costs the connection.
+    appends must learn of it. Calls travel in the order in which they are made and wait for nobody.
+    After a failed `connect` further ones fail at once for a moment, so that many callers do not
+    queue before a server that does not answer.
     """
 
     def __init__(
@@ -160,7 +167,9 @@ class LogConnection:
         self._ttl_s, self._ended_ttl_s = max(1, int(ttl_s)), max(1, int(ended_ttl_s))
         self._open, self._append = Script("open"), Script("append")
         self._wire = Wire(url, timeout_s)
-        self._lock = asyncio.Lock()
+        self._connecting = asyncio.Lock()
+        self._away_until = float("-inf")
+        self._known = False  # the server of the present connection
         self._opened: dict[str, tuple[str, str, str]] = {}  # of this connection: run → keys
 
     @property
@@ -170,12 +179,17 @@ class LogConnection:
     async def connect(self) -> None:
         """Nothing, if there is a connection; else a new one: `generation` rises, `identity` is its
         server's, and every run has to be opened again. Raises Unavailable."""
-        async with self._lock:
-            if not self._wire.connected:
-                self._opened.clear()
-                await self._wire.connect()
-                self.identity = await self._greet()
-                self.generation += 1
+        loop = asyncio.get_running_loop()
+        async with self._connecting:
+            if self._wire.connected:
+                return
+            if loop.time() < self._away_until:
+                raise Unavailable("Redis")
+            try:
+                await self._connect()
+            except Unavailable:
+                self._away_until = loop.time() + _AWAY_S
+                raise
 
     async def open(
         self, run_id: str, epoch: int, base: int, again: bool = False
@@ -188,48 +202,63 @@ class LogConnection:
         """
         keys = self._keys(run_id)
         command = self._open.call(keys[:2], epoch, base, int(again), self._ttl_s)
-        async with self._lock:
-            answer, value = (await self._ask([command]))[0]
-            if answer != "FENCED":
-                self._remember(run_id, keys)
-            return answer, value
+        generation = self.generation
+        answer, value = (await self._ask([command]))[0]
+        if answer != "FENCED" and generation == self.generation:
+            self._remember(run_id, keys)
+        return answer, value
 
     async def append(self, items: Sequence[Append]) -> list[tuple[Answer, int]]:
         """One answer an item, all in one round trip. Raises Unavailable: then nothing is known.
 
         Batches of one run are given in order; after one that is not OK the next ones answer GAP.
         """
-        async with self._lock:
-            sent = [item for item in items if item.run_id in self._opened]
-            answers = iter(await self._ask([self._packed(item) for item in sent]) if sent else ())
-            result = [next(answers) if item.run_id in self._opened else _LOST for item in items]
-            for item, (answer, _) in zip(items, result, strict=True):
-                if answer in ("FENCED", "CLOSED") or (answer == "OK" and item.batch.ends == "run"):
-                    self._opened.pop(item.run_id, None)
-            return result
+        opened = self._opened
+        sent = [item for item in items if item.run_id in opened]
+        answers = await self._ask([self._packed(item) for item in sent])
+        for item, (answer, _) in zip(sent, answers, strict=True):
+            if answer in ("FENCED", "CLOSED") or (answer == "OK" and item.batch.ends == "run"):
+                opened.pop(item.run_id, None)
+        answered = dict(zip(map(id, sent), answers, strict=True))
+        return [answered.get(id(item), _LOST) for item in items]
+
+    async def tell(self, batches: Mapping[str, Batch]) -> None:
+        """Best of what can be done for batches, by run, that are archived and not in the log: a
+        message to those who follow. It needs no fence, as what is archived never changes, and no
+        room: a Redis that is full or read-only carries it too. Raises Unavailable."""
+        channels = [run_channel(self._prefix, run_id) for run_id in batches]
+        told = zip(channels, batches.values(), strict=True)
+        await self._exchange([packed("PUBLISH", name, batch.encode()) for name, batch in told])
 
     async def tail(self, run_id: str, after: int) -> list[Batch]:
         """All the log has above `after`, for the new owner who holds it. Raises Unavailable."""
         key = log_key(self._prefix, run_id)
         batches: list[Batch] = []
         while True:
-            async with self._lock:
-                page = packed("XRANGE", key, f"{after + 1}-0", "+", "COUNT", _PAGE)
-                [entries] = await self._exchange([page])
+            page = packed("XRANGE", key, f"{after + 1}-0", "+", "COUNT", _PAGE)
+            [entries] = await self._exchange([page])
             batches += [Batch.decode(fields[1]) for _, fields in entries]
             if len(entries) < _PAGE:
                 return batches
             after = batches[-1].last
 
     async def aclose(self) -> None:
-        async with self._lock:
+        async with self._connecting:
             await self._wire.aclose()
+
+    async def _connect(self) -> None:
+        """Until the server is known nobody else uses the connection."""
+        self._known = False
+        self._opened = {}  # a new one: an older exchange may still look at the old
+        await self._wire.connect()
+        self.identity = await self._greet()
+        self.generation += 1
+        self._known = True
 
     async def _greet(self) -> str:
         commands = [packed("INFO", "server"), self._open.load, self._append.load]
-        section: bytes = (await self._exchange(commands))[0]
-        fields = dict(line.split(b":", 1) for line in section.split(b"\r\n") if b":" in line)
-        return fields[b"run_id"].decode()
+        section: bytes = self._good(await self._wire.exchange(commands))[0]
+        return identity_of(section)
 
     def _keys(self, run_id: str) -> tuple[str, str, str]:
         prefix = self._prefix
@@ -256,14 +285,24 @@ class LogConnection:
         return [(_ANSWERS[word], value) for word, value in replies]
 
     async def _exchange(self, commands: list[bytes]) -> list[Any]:
-        """The replies, none of them an error; whatever else a server refuses (no memory, read-only,
-        no rights) is Unavailable, and a reconnect may find a better one."""
+        """The replies, none of them an error. Scripts that the server forgot are loaded again, on
+        the same connection: on another one nothing is opened."""
+        generation = self.generation
+        if not self._known:
+            raise Unavailable("Redis")
         replies = await self._wire.exchange(commands)
         if any(isinstance(reply, NoScriptError) for reply in replies):
+            if generation != self.generation or not self._known:
+                raise Unavailable("Redis")
             loads = [self._open.load, self._append.load]
             replies = (await self._wire.exchange(loads + commands))[len(loads) :]
+        return self._good(replies)
+
+    def _good(self, replies: list[Any]) -> list[Any]:
+        """Whatever else a server refuses (no memory, read-only, no rights) is Unavailable, and a
+        reconnect may find a better one."""
         for reply in replies:
             if isinstance(reply, ResponseError):
-                await self._wire.give_up()
+                self._wire.give_up()
                 raise Unavailable("Redis") from reply
         return replies

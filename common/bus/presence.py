@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from common.bus.client import Bus
 from common.bus.names import head_key, present_key
 from common.bus.script import Script
+from common.bus.wire import identity_of
 
 _TRIP = 200  # runs in one pipelined trip: others use the connection, too
 
@@ -69,7 +70,7 @@ class Presence:
             part = run_ids[start : start + _TRIP]
             calls = [self._call(act, run_id, member) for run_id in part]
             server, _, *answers = await self._bus.batch(_INFO, self._load, *calls)
-            identities.add(str(server["run_id"]))
+            identities.add(identity_of(server))
             answered = zip(part, answers, strict=True)
             seen |= {run_id: Attended(int(n), since.decode()) for run_id, (n, since) in answered}
         return identities, seen
@@ -77,7 +78,7 @@ class Presence:
     @property
     def _load(self) -> tuple[bytes | str, ...]:
         """With every trip: a server forgets its scripts when it is restarted."""
-        return "SCRIPT LOAD", self._script.source
+        return "SCRIPT", "LOAD", self._script.source
 
     def _call(self, act: Act, run_id: str, member: str) -> tuple[bytes | str | int | float, ...]:
         prefix = self._bus.prefix

@@ -57,7 +57,7 @@ class Site:
 
     @asynccontextmanager
     async def redis(self) -> AsyncIterator[Bus]:
-        bus = Bus(self.topology().redis_url, max_connections=1)
+        bus = Bus(self.topology().redis_url)
         try:
             yield bus
         finally:

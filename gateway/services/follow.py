@@ -11,7 +11,10 @@ its own cursor. `version` counts these changes. A follower may wait only if it h
 at the current version and found nothing, so no wake-up is lost between looking and waiting.
 
 While Redis is away the archive is asked for all followed runs at once, again and again, and the
-followers read it. The same question at each heartbeat heals a lost last publish and a FLUSHALL.
+followers read it. The same question at each heartbeat heals a lost last publish and a FLUSHALL. It
+is asked often while anything is wrong (Redis is away, live messages do not come, a log has gone, a
+position was behind) and for some seconds after, because gateways and runners do not lose and find
+Redis at the same moment.
 """
 
 import asyncio
@@ -25,13 +28,13 @@ from common.batch import Batch
 from common.bus.names import run_channel
 from common.errors import Unavailable
 from gateway.metrics import Metrics
-from gateway.services.follower import Follower, Topic
+from gateway.services.follower import Follower, Read, Topic
 from gateway.services.history import History
 from gateway.services.ring import Until
 
 logger = structlog.get_logger(__name__)
 
-_AWAY_S = 1.0  # how often the archive is asked instead of Redis while that is away
+_WATCHFUL_S = 5.0  # how long after the last trouble positions are compared often
 _CONFIRM_S = 1.0  # a join goes on after this without a confirmation; the later one reads again
 
 
@@ -63,11 +66,13 @@ class Hub:
         ring_bytes_max: int,
         linger_s: float,
         check_interval_s: float,
+        watch_interval_s: float = 0.5,
         rings_bytes_max: int = 256 << 20,
     ) -> None:
         self._history, self._metrics, self._prefix = history, metrics, prefix
         self._ring_bytes_max, self._rings_bytes_max = ring_bytes_max, rings_bytes_max
         self._linger_s, self._check_interval_s = linger_s, check_interval_s
+        self._watch_interval_s, self._watchful_until = watch_interval_s, float("-inf")
         self._channels = connect(self._on_message, self._on_confirmed)
         self._topics: dict[str, Topic] = {}
         self._ring_bytes = 0
@@ -110,7 +115,7 @@ class Hub:
 
         A read that began at an older version does not do: it may have missed what changed.
         """
-        key = (topic.version, topic.archived, after, count)
+        key = (topic.version, topic.archived, topic.told, after, count)
         reading = topic.reads.get(key)
         if reading is None:
             reading = asyncio.create_task(self._read(topic, after, count))
@@ -119,10 +124,12 @@ class Hub:
         return await asyncio.shield(reading)  # a leaving reader cancels nothing in flight
 
     async def _read(self, topic: Topic, after: int, count: int) -> list[Batch]:
-        batches = await self._history.read(topic.run_id, after, count, topic.archived)
-        for batch in batches:
+        page = await self._history.look(topic.run_id, after, count, topic.archived, topic.told)
+        if not page.sure:
+            self._be_watchful()
+        for batch in page.batches:
             topic.note(batch)
-        return batches
+        return page.batches
 
     async def _confirmed(self, channel: str) -> None:
         if self._channels.healthy:
@@ -169,6 +176,7 @@ class Hub:
         if offered == "gap":
             self._metrics.gaps.inc()
         topic.note(batch)
+        topic.told = max(topic.told, batch.last)
         topic.changed()
         self._account(topic, before)
 
@@ -192,20 +200,36 @@ class Hub:
     async def _check_positions(self) -> None:
         """Ask Postgres for a later event or an end that no message told us of."""
         loop = asyncio.get_running_loop()
-        tick_s = min(_AWAY_S, self._check_interval_s)
         due = loop.time() + self._check_interval_s
         while True:
+            tick_s = min(self._watch_interval_s, self._check_interval_s)
             await asyncio.sleep(tick_s * (0.8 + 0.4 * random.random()))
-            healthy = self._channels.healthy
-            self._metrics.healthy.set(healthy)
-            self._metrics.reconnects.set(self._channels.reconnects)
-            if healthy and not self._history.redis_away and loop.time() < due:
+            self._look_after_channels()
+            if loop.time() < due and not self._is_watchful():
                 continue
             due = loop.time() + self._check_interval_s * (0.8 + 0.4 * random.random())
             try:
                 await self._compare_positions()
             except Unavailable as error:
                 logger.warning("positions cannot be checked", error=str(error))
+
+    def _look_after_channels(self) -> None:
+        """Live messages that do not come are read in the log, as long as Redis has one."""
+        deaf = not self._channels.healthy
+        self._metrics.healthy.set(not deaf)
+        self._metrics.reconnects.set(self._channels.reconnects)
+        if deaf or self._history.redis_away:
+            self._be_watchful()
+        if deaf and not self._history.redis_away:
+            for topic in self._topics.values():
+                if topic.waited_for:
+                    self._distrust(topic, "deaf")
+
+    def _is_watchful(self) -> bool:
+        return asyncio.get_running_loop().time() < self._watchful_until
+
+    def _be_watchful(self) -> None:
+        self._watchful_until = asyncio.get_running_loop().time() + _WATCHFUL_S
 
     async def _compare_positions(self) -> None:
         followed = [topic for topic in self._topics.values() if topic.followers]
@@ -224,10 +248,11 @@ class Hub:
         if ended and top:
             topic.ended = top
         if topic.lags(top, ended):
+            self._be_watchful()
             self._distrust(topic, "position")
 
 
-def _settled(topic: Topic, key: tuple[int, int, int, int], done: asyncio.Task[list[Batch]]) -> None:
+def _settled(topic: Topic, key: Read, done: asyncio.Task[list[Batch]]) -> None:
     topic.reads.pop(key, None)
     if not done.cancelled():
         done.exception()  # looked at, also when all its readers have gone

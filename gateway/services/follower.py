@@ -15,6 +15,10 @@ _PAGE_BATCHES_MAX = 400
 _RETRY_S = 0.2  # after a read for which no server answered
 
 
+Read = tuple[int, int, int, int, int]
+"""What tells reads of a log apart: version, archived, told, after, count."""
+
+
 class Shelf(Protocol):
     """What a follower needs of the hub."""
 
@@ -30,11 +34,17 @@ class Topic:
         self.ring = Ring(ring_bytes_max)
         self.version = 0  # rises with every reason to look again
         self.archived = 0  # what Postgres was seen to have
+        self.told = 0  # the last sequence of which a live message spoke
         self.ended: int | None = None  # sequence of the terminal event, once known
         self.gone = False  # the run was deleted
         self.followers: set[Follower] = set()
-        self.reads: dict[tuple[int, int, int, int], asyncio.Task[list[Batch]]] = {}
+        self.reads: dict[Read, asyncio.Task[list[Batch]]] = {}
         self.release: asyncio.TimerHandle | None = None
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether some reader believes that there is nothing for it now."""
+        return any(follower.waiting for follower in self.followers)
 
     def note(self, batch: Batch) -> None:
         if batch.ends == "run":

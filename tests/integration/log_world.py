@@ -100,7 +100,7 @@ class World:
         self._seen = [0] * PROCESSES  # the incarnation of Redis that each is connected to
         self._incarnation = 1
         self._snapshot: tuple[bytes | None, bytes | None] | None = None
-        self._bus = Bus(valkey.url, max_connections=1, timeout_s=20)
+        self._bus = Bus(valkey.url, timeout_s=20)
         self._reader = LogReader(self._bus)
         self._truth: dict[int, bytes] = {}
         self._bodies = 0

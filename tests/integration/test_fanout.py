@@ -10,7 +10,8 @@ import pytest
 
 import common.bus.client
 from common.batch import Batch
-from common.bus.client import Bus, owned_connection
+from common.bus.client import Bus
+from common.bus.connection import owned_connection
 from common.bus.fanout import Subscriptions
 from common.bus.log import Append, LogConnection, LogReader
 from common.bus.names import run_channel
@@ -66,7 +67,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 async def bus(redis_url: str, redis_prefix: str) -> AsyncIterator[Bus]:
-    bus = Bus(redis_url, prefix=redis_prefix, max_connections=1)
+    bus = Bus(redis_url, prefix=redis_prefix)
     yield bus
     await bus.aclose()
 
@@ -80,7 +81,7 @@ def valkey() -> Iterator[Valkey]:
 @pytest.fixture
 async def own_bus(valkey: Valkey) -> AsyncIterator[Bus]:
     """On the private server."""
-    bus = Bus(valkey.url, max_connections=1, timeout_s=0.5)
+    bus = Bus(valkey.url, timeout_s=0.5)
     yield bus
     await bus.aclose()
 
@@ -301,7 +302,7 @@ class TestProbe:
         self, redis_url: str, redis_prefix: str, heard: Heard
     ) -> None:
         async with Proxy(redis_url) as proxy:
-            bus = Bus(proxy.url, prefix=redis_prefix, max_connections=1, timeout_s=0.3)
+            bus = Bus(proxy.url, prefix=redis_prefix, timeout_s=0.3)
             async with subscribed(redis_url, bus, heard, probe_interval_s=0.2) as subscriptions:
                 await until(lambda: subscriptions.healthy)
                 proxy.stall()

@@ -46,7 +46,8 @@ class House:
     async def hub(self, *, live_url: str | None = None, **options: Any) -> AsyncIterator[Hub]:
         bus = Bus(self.redis_url, prefix=self.prefix, timeout_s=0.5)
         self.live_url = live_url or self.redis_url
-        given = {"ring_bytes_max": 1 << 16, "linger_s": 0.01, "check_interval_s": NEVER_S}
+        given = {"ring_bytes_max": 1 << 16, "linger_s": 0.01}
+        given |= {"check_interval_s": NEVER_S, "watch_interval_s": NEVER_S}
         self._bus = bus
         hub = Hub(
             History(self.db, LogReader(bus), self.metrics),

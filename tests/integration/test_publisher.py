@@ -50,7 +50,10 @@ class World:
         writer = RunWriter(
             run.id, run.epoch, top=0, archived=0, next_sequence=1, reserved=50, batch_bytes_max=4000
         )
-        return run, self.publisher.outlet(writer, generation=NEVER, on_lost=self.on_lost)
+        outlet = self.publisher.outlet(
+            writer, generation=NEVER, on_lost=self.on_lost, noted=run.redis_identity
+        )
+        return run, outlet
 
     def on_lost(self) -> None:
         self.lost += 1

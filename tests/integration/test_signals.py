@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from common.bus.client import Bus
@@ -20,7 +22,7 @@ from tests.support.valkey import Valkey, private_valkey
 
 @pytest.fixture
 async def bus(redis_url: str, redis_prefix: str) -> AsyncIterator[Bus]:
-    bus = Bus(redis_url, prefix=redis_prefix, max_connections=1)
+    bus = Bus(redis_url, prefix=redis_prefix)
     yield bus
     await bus.aclose()
 
@@ -107,7 +109,7 @@ class TestPresence:
         assert await presence.look([]) == Look("", {})
 
     async def test_a_memory_that_was_lost_and_began_anew_can_be_told(self, valkey: Valkey) -> None:
-        bus = Bus(valkey.url, max_connections=1)
+        bus = Bus(valkey.url)
         run_id, presence = new_id("run"), Presence(bus, ttl_s=30)
         await presence.say("gateway", here=[run_id])
         before = await presence.look([run_id])
@@ -150,7 +152,7 @@ class TestClient:
         self, redis_url: str, redis_prefix: str
     ) -> None:
         async with Proxy(redis_url, delay_s=0.02) as proxy:
-            bus = Bus(proxy.url, prefix=redis_prefix, max_connections=1)
+            bus = Bus(proxy.url, prefix=redis_prefix)
             await bus.ping()
             callers = [asyncio.create_task(bus.call("ECHO", n)) for n in range(10)]
             await asyncio.sleep(0)
@@ -171,21 +173,66 @@ class TestClient:
                 await bus.ping()
             assert str(unavailable.value) == "Redis cannot be reached"
             proxy.resume()
+            await until(lambda: not bus.away)
             await bus.ping()
             await bus.aclose()
 
     async def test_an_idle_connection_that_was_killed_is_replaced(self, valkey: Valkey) -> None:
-        bus = Bus(valkey.url, max_connections=1)
+        bus = Bus(valkey.url)
         for _ in range(10):
             await bus.ping()
             valkey.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             await bus.ping()
         await bus.aclose()
 
-    async def test_a_pool_that_is_busy_for_too_long_is_unavailable(self, redis_url: str) -> None:
-        async with Proxy(redis_url) as proxy:
-            bus = Bus(proxy.url, max_connections=1, timeout_s=0.1)
-            proxy.stall()
-            calls = await asyncio.gather(*(bus.ping() for _ in "abc"), return_exceptions=True)
-            assert [type(call) for call in calls] == [Unavailable] * 3
+    async def test_calls_at_the_same_time_share_a_round_trip(self, redis_url: str) -> None:
+        async with Proxy(redis_url, delay_s=0.1) as proxy:
+            bus = Bus(proxy.url, timeout_s=5)
+            await bus.ping()
+            began = time.monotonic()
+            echoes = await asyncio.gather(*(bus.call("ECHO", n) for n in range(50)))
+            assert echoes == [b"%d" % n for n in range(50)]
+            assert time.monotonic() - began < 5  # one after the other they would take 10 s
             await bus.aclose()
+
+    async def test_nobody_waits_for_a_server_that_is_away(self, redis_url: str) -> None:
+        """One call finds out; later ones fail at once until the server was reached again."""
+        async with Proxy(redis_url) as proxy:
+            bus = Bus(proxy.url, timeout_s=1)
+            await bus.ping()
+            proxy.stall()
+            calls = await asyncio.gather(*(bus.ping() for _ in range(9)), return_exceptions=True)
+            assert [type(call) for call in calls] == [Unavailable] * 9
+            accepted = proxy.accepted
+            assert bus.away
+            for _ in range(100):
+                with pytest.raises(Unavailable):
+                    await bus.ping()
+            assert proxy.accepted <= accepted + 1
+            proxy.resume()
+            await until(lambda: not bus.away)
+            await bus.ping()
+            await bus.aclose()
+
+    async def test_a_command_that_is_refused_does_not_make_the_server_away(
+        self, valkey: Valkey
+    ) -> None:
+        bus = Bus(valkey.url)
+        with pytest.raises(Unavailable):
+            await bus.call("EVAL", "return redis.error_reply('OOM full')", 0)
+        assert not bus.away
+        await bus.ping()
+        await bus.aclose()
+
+    async def test_a_server_that_is_loading_or_asks_for_a_password_is_away(
+        self, valkey: Valkey
+    ) -> None:
+        bus = Bus(valkey.url)
+        await bus.ping()
+        valkey.command("CONFIG", "SET", "requirepass", "other")
+        with redis.Redis.from_url(valkey.url, password="other") as operator:
+            operator.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        with pytest.raises(Unavailable):
+            await bus.ping()
+        assert bus.away
+        await bus.aclose()
