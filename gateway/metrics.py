@@ -43,6 +43,7 @@ class Metrics:
         self.distrusts = self._counter("distrust_total", "rings thrown away", "reason")
         self.gaps = self._counter("gap_events_total", "live batches that did not follow")
         self.duplicates = self._counter("duplicates_dropped_total", "live batches already known")
+        self.checks = self._counter("position_checks_total", "queries for all followed runs")
         self.reconnects = self._gauge("pubsub_reconnects_total", "pub/sub connections made anew")
         self.healthy = self._gauge("pubsub_healthy", "1 while the pub/sub probe comes back")
 

@@ -235,6 +235,7 @@ class Hub:
         followed = [topic for topic in self._topics.values() if topic.followers]
         if not followed:
             return
+        self._metrics.checks.inc()
         tops = await self._history.tops([topic.run_id for topic in followed])
         for topic in followed:
             if (known := tops.get(topic.run_id)) is not None:

@@ -16,6 +16,8 @@ class _Link:
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.client = client
         self.live = False
+        self.hears = asyncio.Event()
+        self.hears.set()
 
 
 _LINK: ContextVar[_Link] = ContextVar("link")
@@ -27,15 +29,14 @@ class RedisLine(Proxy):
     def __init__(self, url: str, *, delay_s: float = 0.0, live_delay_s: float = 0.0) -> None:
         super().__init__(url, delay_s=delay_s)
         self.live_delay_s = live_delay_s
-        self._hearing = asyncio.Event()
-        self._hearing.set()
+        self._all: set[_Link] = set()
 
     def deafen(self) -> None:
-        """What the server says on live connections does not arrive; they stay open."""
-        self._hearing.clear()
-
-    def hear(self) -> None:
-        self._hearing.set()
+        """Nothing that the server says on the present live connections arrives any more, and they
+        stay open. New ones are well."""
+        for link in self._all:
+            if link.live:
+                link.hears.clear()
 
     async def switch(self, url: str) -> None:
         """Every connection is cut; new ones lead to another server."""
@@ -43,8 +44,13 @@ class RedisLine(Proxy):
         await self.cut()
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _LINK.set(_Link(writer))
-        await super()._link(reader, writer)
+        link = _Link(writer)
+        _LINK.set(link)
+        self._all.add(link)
+        try:
+            await super()._link(reader, writer)
+        finally:
+            self._all.discard(link)
 
     async def _take(
         self,
@@ -70,8 +76,8 @@ class RedisLine(Proxy):
             due, data = await under_way.get()
             await asyncio.sleep(due - loop.time())
             await self._moving.wait()
-            if link.live and writer is link.client:
-                await self._hearing.wait()
+            if writer is link.client:
+                await link.hears.wait()
             if not data:
                 raise ConnectionError("the other side has ended")
             writer.write(data)
