@@ -123,6 +123,7 @@ class TestPresence:
         with pytest.raises(Unavailable):
             await presence.look([run_id])
         valkey.start()
+        await until(lambda: not bus.away)
         assert (await presence.look([run_id])).identity != before.identity
         await bus.aclose()
 
