@@ -260,7 +260,7 @@ async def test_a_later_owner_without_redis_is_not_taken_for_the_first(world: Wor
     """Redis comes back with the first owner's log, and the second one owns the run."""
     run, outlet = await world.outlet()
     outlet.emit(custom(0))
-    await until(lambda: outlet.writer.sent == 1)
+    await until(lambda: outlet.writer.sent == outlet.writer.archived == 1)
     world.publisher.discard(outlet)
     async with world.db.begin() as conn:
         await conn.rows("DELETE FROM run_events WHERE run_id = $1", run.id)

@@ -1,5 +1,6 @@
 """A client of the wire for tests: exact about bytes, so that histories can be compared."""
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -132,6 +133,9 @@ class Api:
             ) as response:
                 if response.status_code == 204:
                     return True
+                if response.status_code == 503:  # with Retry-After: come again
+                    await asyncio.sleep(0.2)
+                    return False
                 assert response.status_code == 200, await response.aread()
                 async for chunk in response.aiter_raw():
                     raw += chunk
