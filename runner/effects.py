@@ -31,7 +31,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakValueDictionary
@@ -79,8 +79,9 @@ class _Call:
 class Effects:
     """Of one (run, epoch), in the event loop that makes it.
 
-    `may_execute` is asked right before an effect is started, from any thread: whether this process
-    holds the run by its own clock. `stop(outcome)` ends the execution; None: the run is lost.
+    `may_go_on`: whether this process holds the run by its own clock; `may_start`: and nobody has
+    stopped the execution. Both are asked from any thread. `stop(outcome)` ends the execution; None:
+    the run is lost.
     """
 
     def __init__(
@@ -89,19 +90,22 @@ class Effects:
         run_id: str,
         epoch: int,
         *,
-        may_execute: Callable[[], bool],
+        may_start: Callable[[], bool],
+        may_go_on: Callable[[], bool],
         stop: Callable[[Outcome | None], None],
         mask: Callable[[str, int], str],
     ) -> None:
         self._db = db
         self._run_id = run_id
         self._epoch = epoch
-        self._may_execute = may_execute
+        self._may_start = may_start
+        self._may_go_on = may_go_on
         self._stop = stop
         self._mask = mask
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._entered = False
         self._started: set[str] = set()
         self._working: set[asyncio.Task[Any]] = set()
         self._waiting: set[Future[Any]] = set()
@@ -109,12 +113,14 @@ class Effects:
     def enter(self) -> None:
         """From here on, in this task and what it makes, `guarded` comes here."""
         authoring.current.set(self)
+        self._entered = True
 
     async def settle(self) -> None:
         """The graph has been stopped: let effects that are under way end and be noted, for a
-        moment; then nothing of them goes on here but threads, which nobody can end."""
-        if self._working:
-            await asyncio.wait(self._working, timeout=GRACE_S)
+        moment; then nothing of them goes on here but threads, which nobody can end. Nothing more is
+        started before `enter`, whatever threads are left."""
+        self._entered = False
+        await self._grace(set(self._working))
         for task in list(self._working):
             task.cancel()
         for future in list(self._waiting):
@@ -129,6 +135,8 @@ class Effects:
                 return await self._sheltered(_Call(key, fn, verify))
             except _Ends as end:
                 await self._leave(end.outcome)
+            except LeaseLost:  # of `effect_key`
+                await self._leave(None)
 
     def perform_sync(self, key: str, fn: authoring.Effect, verify: Verify | None) -> Any:
         if threading.get_ident() == self._thread:
@@ -143,7 +151,8 @@ class Effects:
     def _check_place(self, key: str) -> None:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("in an event loop of your own: call guarded_sync(…) in a thread")
-        if authoring.outside_key.get(None) == authoring.outside_key_of(self._run_id, key):
+        inside = authoring.outside.get(None)
+        if inside and inside.key == authoring.outside_key_of(self._run_id, key):
             raise RuntimeError(f"the effect {key!r} waits for itself")
 
     async def _sheltered(self, call: _Call) -> Any:
@@ -155,10 +164,15 @@ class Effects:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             call.abandoned = True
-            await asyncio.wait({work}, timeout=GRACE_S)
+            await self._grace({work})
             raise
         finally:
             work.cancel()
+
+    async def _grace(self, work: "set[asyncio.Task[Any]]") -> None:
+        """None for a run that is lost: what its owner does now must not happen (I3)."""
+        if work and self._may_go_on():
+            await asyncio.wait(work, timeout=GRACE_S)
 
     def _forget_work(self, work: "asyncio.Task[Any]") -> None:
         self._working.discard(work)
@@ -199,7 +213,7 @@ class Effects:
     async def _verdict(self, call: _Call) -> authoring.Answer:
         if call.verify is None:
             return self._ask_person(call)
-        with authoring.performing(self._run_id, call.key):
+        with self._outside(call.key):
             answer = await _called(call.verify)
         if answer is authoring.UNKNOWN:
             return self._ask_person(call)
@@ -214,7 +228,7 @@ class Effects:
     async def _started_once(self, call: _Call) -> Any:
         """What `fn` returned. An exception of its own leaves the intent as it is."""
         try:
-            with authoring.performing(self._run_id, call.key):
+            with self._outside(call.key):
                 return await _called(call.fn, lambda: self._start(call))
         except _MayNotStart:
             if call.key not in self._started:
@@ -227,9 +241,16 @@ class Effects:
 
     def _start(self, call: _Call) -> None:
         """The last thing before user code (again, before what it made is awaited)."""
-        if call.abandoned or not self._may_execute():
+        if call.abandoned or not self._entered or not self._may_start():
             raise _MayNotStart
         self._started.add(call.key)
+
+    def _outside(self, key: str) -> AbstractContextManager[None]:
+        return authoring.performing(self._run_id, key, self._check_held)
+
+    def _check_held(self) -> None:
+        if not self._may_go_on():
+            raise LeaseLost(self._run_id, self._epoch)
 
     async def _take_back(self, key: str) -> None:
         """One try, and the fence decides: another owner may have the run already."""

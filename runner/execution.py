@@ -71,7 +71,8 @@ class Execution:
             kit.db,
             run.id,
             run.epoch,
-            may_execute=lambda: not self._stop.done() and kit.may_execute(),
+            may_start=lambda: not self._stop.done() and kit.may_execute(),
+            may_go_on=lambda: not self._is_lost and kit.may_execute(),
             stop=self._stop_with,
             mask=kit.masker.text,
         )
@@ -83,6 +84,10 @@ class Execution:
     def lose(self) -> None:
         """Another owner has the run, or the lease is over: stop at once, store nothing."""
         self._stop_with(None)
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._stop.done() and self._stop.result() is None
 
     def drain(self) -> None:
         """Hand the run over at the next step boundary."""

@@ -17,9 +17,11 @@ by guessing. `verify` may know: it asks the outside system and answers `Performe
 ends as failed with `EFFECT_UNKNOWN`, whatever the graph catches.
 
 A process can also be stopped between its last look at its lease and the first byte that `pay`
-sends, and go on when another has asked, heard "not performed", and performed it. That is between
-two machine instructions and the outside system alone can close it: hand it `effect_key()`, a text
-that is the same on every execution of this effect and of no other, as its idempotency key.
+sends, and go on when another has asked, heard "not performed", and performed it. The last look is
+right before `pay` is started, and again whenever it calls `effect_key()`: so call that late, and
+what remains lies between a few machine instructions. The outside system alone can close it: hand it
+the key, a text that is the same on every execution of this effect and of no other, as its
+idempotency key.
 
 Rules for authors
     key     one for each effect in the run: a key in a loop needs what tells its rounds apart, in a
@@ -91,7 +93,17 @@ class Performer(Protocol):
 current: ContextVar[Performer] = ContextVar("performer")
 """Set by the runner for each execution; LangGraph copies it into nodes' tasks and threads."""
 
-outside_key: ContextVar[str] = ContextVar("outside_key")
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """An effect as the outside system knows it. `check` raises LeaseLost in a process that has lost
+    the run meanwhile."""
+
+    key: str
+    check: Callable[[], None]
+
+
+outside: ContextVar[Outside] = ContextVar("outside")
 """Set while `fn` or `verify` is executed."""
 
 
@@ -111,11 +123,15 @@ def guarded_sync(key: str, fn: Effect, verify: Verify | None = None) -> Any:
 
 def effect_key() -> str:
     """Inside `fn` and `verify`: the same on every execution of this effect, in no other, 36
-    characters. For the outside system's idempotency key."""
-    key = outside_key.get(None)
-    if key is None:
+    characters. For the outside system's idempotency key.
+
+    Raises LeaseLost where this process may not go on, having stood still for too long: let it pass.
+    """
+    effect = outside.get(None)
+    if effect is None:
         raise RuntimeError("effect_key() is for use inside a guarded effect and its verify")
-    return key
+    effect.check()
+    return effect.key
 
 
 def outside_key_of(run_id: str, key: str) -> str:
@@ -139,26 +155,26 @@ class _Rehearsal:
 
     async def perform(self, key: str, fn: Effect, verify: Verify | None) -> Any:
         if key not in self._outcomes:
-            with performing("rehearsal", key):
+            with performing("rehearsal", key, lambda: None):
                 made = fn()
                 self._outcomes[key] = await made if isawaitable(made) else made
         return self._outcomes[key]
 
     def perform_sync(self, key: str, fn: Effect, verify: Verify | None) -> Any:
         if key not in self._outcomes:
-            with performing("rehearsal", key):
+            with performing("rehearsal", key, lambda: None):
                 self._outcomes[key] = fn()
         return self._outcomes[key]
 
 
 @contextmanager
-def performing(run_id: str, key: str) -> Iterator[None]:
+def performing(run_id: str, key: str, check: Callable[[], None]) -> Iterator[None]:
     """`effect_key()` works in here."""
-    token = outside_key.set(outside_key_of(run_id, key))
+    token = outside.set(Outside(outside_key_of(run_id, key), check))
     try:
         yield
     finally:
-        outside_key.reset(token)
+        outside.reset(token)
 
 
 def _performer() -> Performer:
