@@ -36,6 +36,8 @@ class Durable:
     values: Any
     standing: tuple[str, ...] = ()
     breakpoints: frozenset[str] = frozenset()
+    steps_left: bool = False
+    """Also steps whose result is saved and not yet in the values: then `next` is empty already."""
 
     def discard(self, page: Page) -> list[str]:
         """What `run_resumed.discard` lists: every step that is executed again (contract §3).
@@ -58,7 +60,7 @@ class Durable:
 
     @property
     def finished(self) -> bool:
-        return self.input_applied and not self.next
+        return self.input_applied and not self.steps_left
 
 
 def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
@@ -77,4 +79,5 @@ def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
         values=snapshot.values,
         standing=tuple(breakpoints.standing(snapshot)),
         breakpoints=frozenset(stops.reached(snapshot)),
+        steps_left=bool(snapshot.tasks),
     )

@@ -32,6 +32,7 @@ from runner.authoring import (
     guarded,
     guarded_sync,
 )
+from tests.support.effect_faults import come_to
 
 
 class Text(TypedDict, total=False):
@@ -49,13 +50,12 @@ def _asked(state: Text) -> dict[str, Any]:
 
 
 class Outside:
-    """The outside world, a file. `attempts` counts within this process only."""
-
-    attempts: dict[str, int]
+    """The outside world, a file."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._asked = asked
         self._file = Path(asked["file"])
+        self.key = str(asked.get("key", "append"))
 
     def act(self) -> Any:
         self.before()
@@ -80,8 +80,10 @@ class Outside:
             raise NotPerformed("the outside world was not there")
 
     def append(self) -> None:
+        come_to("started", self.key)
         with self._file.open("a") as file:
             file.write(f"{effect_key()}\n")
+        come_to("appended", self.key)
 
     def after(self) -> Any:
         if self._asked.get("fails") == "after" and _first(self._file):
@@ -141,7 +143,7 @@ async def _act(state: Text) -> Text:
     write = get_stream_writer()
     write({"executing": True})
     try:
-        done = await guarded("append", outside.fn, outside.verify)
+        done = await guarded(outside.key, outside.fn, outside.verify)
     except BaseException:
         if not asked.get("catches"):
             raise
@@ -156,7 +158,7 @@ async def _act(state: Text) -> Text:
 
 def _act_in_a_thread(state: Text) -> Text:
     outside = Outside(_asked(state))
-    return {"said": [guarded_sync("append", outside.fn, outside.verify)]}
+    return {"said": [guarded_sync(outside.key, outside.fn, outside.verify)]}
 
 
 _retried = RetryPolicy(
