@@ -33,7 +33,7 @@ def test_a_json_value_is_kept_as_it_is(value: Any) -> None:
         {"a", "b"},
         "x" * OUTCOME_BYTES_MAX,
     ],
-    ids=repr,
+    ids=["object", "bytes", "number key", "inf", "big int", "nul", "surrogate", "set", "big"],
 )
 def test_what_is_not_json_is_refused_with_a_reason(value: Any) -> None:
     kept, refused = as_json(value)
