@@ -16,7 +16,7 @@ from deploy.drill.invariants.folding import folded_history
 from deploy.drill.invariants.gapless import no_silent_gap
 from deploy.drill.invariants.history import exact_history
 from deploy.drill.invariants.owner import one_owner
-from deploy.drill.record import Frame, Record
+from deploy.drill.record import Act, Frame, Record, Weight
 from deploy.drill.truth import Question, Stored, Truth
 from tests.support.drill_histories import (
     MIB,
@@ -128,7 +128,8 @@ def look_too_early(forged: Forged) -> None:
 
 
 def look_at_an_old_sequence(forged: Forged) -> None:
-    forged.record.looks[0].found["lastSequence"] = 0
+    look = next(look for look in forged.record.looks if look.type == "interrupt")
+    look.found["lastSequence"] = 0
 
 
 def look_at_an_old_epoch(forged: Forged) -> None:
@@ -464,6 +465,20 @@ def test_processes_that_lived_for_seconds_say_nothing_about_memory() -> None:
     forged.record.weights = forged.record.weights[:9]
     verdict = next(v for v in check(forged.record, forged.truth) if v.invariant == "I8")
     assert verdict.outcome == "not checked"
+
+
+def test_a_process_that_was_started_meanwhile_may_load_its_code() -> None:
+    forged = right()
+    forged.record.weights += [
+        Weight("runner-1", "runner", 9, 5.0 + n, min(20 + 9 * n, 110) * MIB) for n in range(60)
+    ]
+    assert "I8" not in violated(forged)
+
+
+def test_a_start_that_was_answered_at_its_second_attempt_is_answered() -> None:
+    forged = right()
+    forged.record.acts.insert(0, Act("create", None, "ada", "k-run_a", "http://a", 0.0))
+    assert violated(forged) == {}
 
 
 # any damage, anywhere
