@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,14 @@ from tests.support.cluster import Cluster
 PLAN = Plan(runs=4, watchers=4, words=(2, 5), pace_ms=(5, 30), patience_s=90.0)
 
 
-async def begun(record: Record, count: int) -> None:
-    while len(record.ordered) < count:
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():
         await asyncio.sleep(0.05)
+
+
+def weighed_s(record: Record) -> float:
+    """For how long the processes have been weighed: a memory is judged after some seconds."""
+    return record.weights[-1].at - record.weights[0].at if record.weights else 0.0
 
 
 @pytest.mark.timeout(180)
@@ -26,9 +32,8 @@ async def test_all_invariants_hold_and_were_checked_while_nothing_fails(cluster:
     record, stop = Record(), asyncio.Event()
     workload = Workload(lambda: cluster.topology, random.Random(3), record, PLAN)
     working = asyncio.create_task(workload.run(stop))
-    await asyncio.wait(
-        [working, asyncio.create_task(begun(record, 10))], return_when="FIRST_COMPLETED"
-    )
+    enough = asyncio.create_task(until(lambda: len(record.ordered) >= 10 and weighed_s(record) > 9))
+    await asyncio.wait([working, enough], return_when="FIRST_COMPLETED")
     stop.set()
     await working
     effects = Path(cluster.environment[EFFECTS_VARIABLE])
@@ -50,7 +55,7 @@ async def test_who_is_stuck_is_named(cluster: Cluster) -> None:
     working = asyncio.create_task(
         Workload(lambda: cluster.topology, random.Random(1), record, plan).run(stop)
     )
-    await begun(record, 1)
+    await until(lambda: bool(record.ordered))
     stop.set()
     with pytest.raises(Stuck, match=r"run_[0-9a-f]+ \(\w+ at \d+; unfinished clients: "):
         await working
