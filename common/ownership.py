@@ -174,7 +174,9 @@ class OwnerActs:
             return requested or await self._find(run.id), None
         async with self._db.begin() as connection:
             locked = await runs.lock(connection, run.id)
-            act = None if locked is None else await self.end(connection, locked, reason)
+            act = None
+            if locked is not None:  # the first reason counts
+                act = await self.end(connection, locked, locked.cancel_requested or reason)
         return locked, act
 
     async def _find(self, run_id: str) -> Run | None:

@@ -117,7 +117,8 @@ class Storing:
     ) -> bool:
         """The last event of the log. Tool calls and questions that are open are closed before it.
 
-        A decision that comes in between counts: then it is told as what it is.
+        A decision that comes in between counts: then it is told as what it is. False: the run is
+        to be rolled back, and so can only be cancelled.
         """
         shown = [*self._page.closing(), *self._unshown(stored)]
         while True:
@@ -126,6 +127,13 @@ class Storing:
             change = self._ending(status, stored, open_rows, columns)
             if await self._outlet.settle(events, change, leaves=True):
                 return True
+            if status != "cancelled" and await self._is_rolled_back():
+                await self._outlet.wait_or_lost(0.1)  # the order to cancel is on its way
+                return False
+
+    async def _is_rolled_back(self) -> bool:
+        run = await self._patiently(lambda conn: runs.find(conn, self._run.id))
+        return run is not None and run.rollback
 
     async def _open_rows(self) -> list[Interrupt]:
         """Questions without a decision, and decisions that the log does not tell of yet."""
@@ -206,6 +214,8 @@ class Storing:
             ended: Ended | None = await runs.finish(
                 conn, run.id, run.epoch, status=status, last_sequence=last, **columns
             )
+            if ended is None and await runs.hold(conn, run.id, run.epoch):
+                raise Declined
             if ended is None:
                 raise LeaseLost(run.id, run.epoch)
             self._promoted = ended.promoted

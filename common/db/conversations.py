@@ -157,9 +157,9 @@ SELECT {_COLUMNS} FROM conversations
  ORDER BY updated_at DESC, id DESC LIMIT :limit
 """)
 
-# runs before their conversation, as all that changes a run does: no deadlock with them
+# runs before their conversation and in their order, as all that changes a run: no deadlock
 _LOCK_RUNS = Statement("""
-SELECT 1 FROM runs WHERE conversation_id = :id AND user_id = :user ORDER BY id FOR UPDATE
+SELECT 1 FROM runs WHERE conversation_id = :id AND user_id = :user ORDER BY position FOR UPDATE
 """)
 
 _DELETE = Statement("DELETE FROM conversations WHERE id = :id AND user_id = :user RETURNING 1")

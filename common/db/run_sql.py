@@ -65,14 +65,31 @@ CREATE = Statement("WITH" + _INSERT_RUN.format(waiting="false"))
 ENQUEUE = Statement(
     f"""
 WITH active AS (
-    UPDATE runs SET followed = true, rollback = rollback OR :rollback,
-           cancel_requested = CASE WHEN :supersede THEN coalesce(cancel_requested, 'superseded')
-                                   ELSE cancel_requested END,
-           updated_at = clock_timestamp()
+    UPDATE runs SET followed = true, updated_at = clock_timestamp()
      WHERE conversation_id = :conversation AND {IS_ACTIVE}
     RETURNING id),"""
     + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM active)")
 )
+
+LOCK_ACTIVE = Statement(f"""
+SELECT id FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE} FOR NO KEY UPDATE
+""")
+
+SUPERSEDE = Statement(
+    """
+WITH superseded AS (
+    UPDATE runs SET followed = followed OR NOT waiting, rollback = rollback OR :rollback,
+           cancel_requested = coalesce(cancel_requested, 'superseded'),
+           updated_at = clock_timestamp()
+     WHERE conversation_id = :conversation AND finished_at IS NULL
+    RETURNING waiting),"""
+    + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM superseded WHERE NOT waiting)")
+)
+
+UNENDED = Statement(f"""
+SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND finished_at IS NULL
+ ORDER BY position
+""")
 
 FIND = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id")
 LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE")
@@ -131,7 +148,8 @@ WITH ended AS (
            updated_at = clock_timestamp(), last_sequence = :last, sequence_reserved = :last,
            message_id = :message, output = :output::jsonb, error = :error::jsonb,
            cancel_reason = :reason, next = '[]'
-     WHERE {_HELD} RETURNING id, conversation_id, followed, rollback),
+     WHERE {_HELD} AND (NOT rollback OR :status = 'cancelled')
+    RETURNING id, conversation_id, followed, rollback),
 closed AS (
     UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
      WHERE run_id = (SELECT id FROM ended) AND status = 'pending'),
@@ -216,6 +234,7 @@ UPDATE runs SET waiting = false, queued_at = clock_timestamp(), updated_at = clo
        followed = EXISTS (SELECT FROM runs w WHERE w.conversation_id = :conversation
                                                AND w.waiting AND w.id <> runs.id)
  WHERE id = (SELECT w.id FROM runs w WHERE w.conversation_id = :conversation AND w.waiting
+                                            AND w.cancel_requested IS NULL
               ORDER BY w.position LIMIT 1 FOR NO KEY UPDATE)
 RETURNING id
 """)

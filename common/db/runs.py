@@ -6,7 +6,14 @@ orders the owners of one run, and whoever decides something on the run takes the
 
 Waiting runs. A run that is enqueued behind an active one sets `followed` on the active one's row.
 Both that and the ending are updates of this one row, so they come one after the other: either the
-ending sees `followed` and promotes, or the enqueuing sees no active run and needs not wait.
+ending sees `followed` and promotes, or the enqueuing sees no active run and needs not wait. They
+go in order of `position`; one whose cancellation was asked for is passed over.
+
+Superseding. A run that comes with `interrupt` or `rollback` is wanted instead of all that has not
+ended: the active run and those that wait are asked to be cancelled, so of any number that come at
+once the newest is executed. It locks the active run before it looks, so that nobody can begin to
+wait unseen. A run that is to be rolled back can only end as cancelled: nothing of it may be told as
+stored and then be gone. All locks of a conversation's runs are taken in order of `position`.
 """
 
 from collections.abc import Sequence
@@ -94,23 +101,27 @@ class Ended:
     promoted: str | None
 
 
-_ENQUEUE_TRIES = 10
+_CREATE_TRIES = 10
 
 
 async def create(connection: Connection, new: NewRun) -> Run | None:
     """The user's message and its run, in one statement. None: the conversation is busy.
 
-    Not `reject`: the run waits behind the active one, in order of arrival; `interrupt` and
-    `rollback` also ask for the active one's cancellation in the same statement. Whoever calls then
-    cancels it (`common.ownership.OwnerActs.cancel`) or wakes its runner; should that be lost, the
-    runner's next renewal or the sweep of `to_cancel` finds it.
+    Not `reject`: the run waits behind the active one, in order of arrival. `interrupt` and
+    `rollback`, in a transaction, also ask for the cancellation of all `unended` runs before it.
+    Whoever calls then cancels them (`common.ownership.OwnerActs.cancel`); should that be lost, the
+    runner's next heartbeat or the sweep of `to_cancel` finds them.
     """
     refuse_unstorable(content=new.content, input=new.input, metadata=new.metadata)
     values = _creation_values(new)
     if new.on_conflict == "reject":
         row = await run_sql.CREATE.row(connection, **values)
         return None if row is None else Run(*row)
-    return await _enqueue(connection, new, values)
+    for _ in range(_CREATE_TRIES):
+        row = await _enqueue(connection, new, values)
+        if row is not None:
+            return Run(*row)
+    raise Unavailable("Postgres")
 
 
 async def find(connection: Connection, run_id: str) -> Run | None:
@@ -128,6 +139,12 @@ async def active(connection: Connection, conversation_id: str) -> Run | None:
     """The run that makes the conversation busy; a waiting one does not count."""
     row = await run_sql.ACTIVE.row(connection, conversation=conversation_id)
     return None if row is None else Run(*row)
+
+
+async def unended(connection: Connection, conversation_id: str) -> list[Run]:
+    """The active run and those that wait behind it, in their order."""
+    rows = await run_sql.UNENDED.rows(connection, conversation=conversation_id)
+    return [Run(*row) for row in rows]
 
 
 async def active_of(connection: Connection, conversation_ids: list[str]) -> dict[str, Run]:
@@ -216,8 +233,9 @@ async def finish(
 ) -> Ended | None:
     """Ends a held run: completed (message_id, output), failed (error), cancelled (cancel_reason).
 
-    None: fenced. In a transaction with the archive of the terminal event. Interrupts that are still
-    pending are cancelled with it; their `interrupt_resolved` should be in the log before.
+    None: fenced; or the run is held, to be rolled back, and may only be cancelled. In a transaction
+    with the archive of the terminal event. Interrupts that are still pending are cancelled with it;
+    their `interrupt_resolved` should be in the log before.
     """
     row = await run_sql.FINISH.row(
         connection,
@@ -374,16 +392,15 @@ def _creation_values(new: NewRun) -> dict[str, Any]:
     }
 
 
-async def _enqueue(connection: Connection, new: NewRun, values: dict[str, Any]) -> Run:
+async def _enqueue(connection: Connection, new: NewRun, values: dict[str, Any]) -> Any | None:
     """No row: the active run ended while we waited for it, and another one was there already."""
-    supersede = new.on_conflict in ("interrupt", "rollback")
-    for _ in range(_ENQUEUE_TRIES):
-        row = await run_sql.ENQUEUE.row(
-            connection, supersede=supersede, rollback=new.on_conflict == "rollback", **values
-        )
-        if row is not None:
-            return Run(*row)
-    raise Unavailable("Postgres")
+    if new.on_conflict == "enqueue":
+        return await run_sql.ENQUEUE.row(connection, **values)
+    active = await run_sql.LOCK_ACTIVE.value(connection, conversation=new.conversation_id)
+    if active is None:
+        return await run_sql.CREATE.row(connection, **values)
+    rollback = new.on_conflict == "rollback"
+    return await run_sql.SUPERSEDE.row(connection, rollback=rollback, **values)
 
 
 async def _after_end(

@@ -21,7 +21,7 @@ from gateway.schemas import (
 from gateway.services.runs import Runs, known_graph
 
 _TITLE = "New conversation"
-_WAITING_MAX = 100  # runs enqueued behind each other that a deletion cancels
+_TRIES = 10  # of a deletion, while new runs come
 
 
 class Conversations:
@@ -58,18 +58,20 @@ class Conversations:
         return ConversationOut.of(found, run)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
-        """Runs that wait are cancelled first, so that their followers see an end; while a runner
-        is at work on one the conversation is busy."""
-        for _ in range(_WAITING_MAX):
+        """Runs that have not ended are cancelled first, so that their followers see an end; while
+        a runner is at work on one the conversation is busy. The last one first: none is promoted
+        and taken up meanwhile."""
+        for _ in range(_TRIES):
             async with self._db.begin() as connection:
                 found = await self._find(connection, principal, conversation_id)
-                active = await runs.active(connection, found.id)
-                if active is None:
+                unended = await runs.unended(connection, found.id)
+                if not unended:
                     await conversations.delete(connection, found.id, principal.user)
                     return
-            if active.runner_id is not None:
+            if any(run.runner_id is not None for run in unended):
                 break
-            await self._runs.cancel(principal, active.id)
+            for run in reversed(unended):
+                await self._runs.cancel(principal, run.id)
         raise Refused("CONVERSATION_BUSY", "a run is at work; cancel it first")
 
     async def messages(

@@ -16,7 +16,7 @@ from common.db import archive, conversations, interrupts, runs
 from common.db.conversations import Conversation
 from common.db.engine import Connection, Database
 from common.db.runs import NewRun, Run
-from common.errors import Refused, Unavailable
+from common.errors import LeaseLost, Refused, Unavailable
 from common.graphfile import GraphFile
 from common.ids import is_id, new_id
 from common.ownership import OwnerActs
@@ -208,15 +208,15 @@ class Runs:
             await self._supersede(run_id, conversation_id)
 
     async def _supersede(self, run_id: str, conversation_id: str) -> None:
-        """End the run that stands in the way; its cancellation is stored already, and so is the
+        """End the runs that stand in the way; their cancellation is stored already, and so is the
         new run: nothing that fails here may be told as a failure of the request."""
         try:
             async with self._db.connect() as connection:
-                active = await runs.active(connection, conversation_id)
-            if active is None or active.id == run_id or active.cancel_requested is None:
-                return
-            await self._owner.cancel(active, "superseded")
-        except Unavailable as error:
+                unended = await runs.unended(connection, conversation_id)
+            for run in unended:
+                if run.id != run_id and run.cancel_requested is not None:
+                    await self._owner.cancel(run, "superseded")
+        except (LeaseLost, Unavailable) as error:
             logger.warning("superseding is left to the sweep", run_id=run_id, cause=str(error))
 
 

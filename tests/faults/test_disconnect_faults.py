@@ -8,13 +8,15 @@ import json
 import os
 import random
 import time
+import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from tests.acceptance.conftest import GRAPHS
 from tests.support.api import Api, History
@@ -42,9 +44,13 @@ async def clients(cluster: Cluster) -> AsyncIterator[list[Api]]:
 
 
 async def start(api: Api, lasting_s: float) -> str:
+    """Asked for again while it is refused with 503: a gateway may just have been killed."""
     content = json.dumps({"events": round(lasting_s / 0.1), "pause_s": 0.1})
-    run = await api.start(content, graph="events", onDisconnect="cancel")
-    return str(run["id"])
+    body = {"graph": "events", "message": {"content": content}, "onDisconnect": "cancel"}
+    headers = {"Accept": "application/json", "Idempotency-Key": uuid.uuid4().hex}
+    while (answer := await api.http.post("/api/chat", json=body, headers=headers)).is_server_error:
+        await asyncio.sleep(0.2)
+    return str(answer.json()["run"]["id"])
 
 
 @dataclass
@@ -106,8 +112,13 @@ async def break_things(cluster: Cluster, rng: random.Random) -> None:
         await asyncio.to_thread(lambda: cluster.until_replaced(name, cluster.kill(name)))
 
     async def forget() -> None:
-        async with Redis.from_url(cluster.topology.redis_url) as redis:
-            await redis.flushall()
+        """As soon as it answers: it may just have been started again."""
+        async with Redis.from_url(cluster.topology.redis_url) as redis, asyncio.timeout(30):
+            while True:
+                with suppress(RedisError):
+                    await redis.flushall()
+                    return
+                await asyncio.sleep(0.05)
 
     acts = [lambda: kill(rng.choice(["gateway-1", "gateway-2"])), forget]
     acts.append(lambda: kill("redis"))

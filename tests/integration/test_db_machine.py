@@ -48,6 +48,7 @@ class Modelled:
     attempts: int = 0
     top: int = 0
     cancel_requested: bool = False
+    rollback: bool = False
     asked: int = 0
     untaken: set[str] = field(default_factory=set)
 
@@ -115,7 +116,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 1),
-        how=st.sampled_from(["reject", "enqueue", "enqueue", "interrupt"]),
+        how=st.sampled_from(["reject", "enqueue", "enqueue", "interrupt", "rollback"]),
     )
     def create(self, which: int, how: OnConflict) -> None:
         conversation_id = self.conversations[which]
@@ -125,9 +126,15 @@ class Machine(RuleBasedStateMachine):
         assert (made is None) == (active is not None and how == "reject")
         if made is not None:
             assert made.waiting == (active is not None)
+            self.supersede(conversation_id, how)
             self.runs[made.id] = Modelled(made.id, conversation_id, made.waiting)
-        if active is not None and how == "interrupt":
-            active.cancel_requested = True
+
+    def supersede(self, conversation_id: str, how: OnConflict) -> None:
+        if how in ("interrupt", "rollback") and self.active(conversation_id) is not None:
+            for run in self.runs.values():
+                if run.conversation_id == conversation_id and TRANSITIONS[run.status]:
+                    run.cancel_requested = True
+                    run.rollback |= how == "rollback"
 
     @rule(handle=handles)
     def request_cancel(self, handle: Handle) -> None:
@@ -294,7 +301,7 @@ class Machine(RuleBasedStateMachine):
             error={"code": "GRAPH_ERROR"} if status == "failed" else None,
             cancel_reason="user" if status == "cancelled" else None,
         )
-        assert (ended is not None) == fresh
+        assert (ended is not None) == (fresh and (status == "cancelled" or not run.rollback))
         if ended is not None:
             self.end(run, status, ended.promoted)
 
@@ -304,7 +311,9 @@ class Machine(RuleBasedStateMachine):
         behind = [
             one
             for one in self.runs.values()
-            if one.waiting and one.conversation_id == run.conversation_id
+            if one.waiting
+            and one.conversation_id == run.conversation_id
+            and not one.cancel_requested
         ]
         expected = behind[0] if behind and not was_waiting else None
         assert promoted == (expected and expected.id)
@@ -332,7 +341,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_for_nobody(self) -> None:
         for run in self.runs.values():
-            assert not run.waiting or self.active(run.conversation_id) is not None
+            busy = self.active(run.conversation_id) is not None
+            assert not run.waiting or busy or run.cancel_requested
 
     @invariant()
     def archives_have_no_holes(self) -> None:

@@ -137,7 +137,7 @@ async def test_of_simultaneous_creations_one_wins(database: Database) -> None:
 
 
 async def create(database: Database, conversation_id: str, **values: Any) -> Run | None:
-    async with database.connect() as connection:
+    async with database.begin() as connection:
         return await runs.create(connection, new_run(conversation_id, **values))
 
 

@@ -196,6 +196,30 @@ async def test_a_superseded_run_that_waits_is_cancelled_at_once(
     assert left == ({second["id"]} if conflict == "rollback" else {first["id"], second["id"]})
 
 
+async def test_what_waited_is_superseded_with_the_active_run(
+    edge: Edge, runner: FakeRunner
+) -> None:
+    """The new run is wanted instead of all that has not ended."""
+    talk = await conversation(edge)
+    await start(edge, talk["id"])
+    active = await runner.start()
+    waiting = (await start(edge, talk["id"], onConflict="enqueue")).json()["run"]
+    newest = (await start(edge, talk["id"], onConflict="interrupt")).json()["run"]
+    behind = (await start(edge, talk["id"], onConflict="enqueue")).json()["run"]
+    seen = (await edge.client.get(f"/api/runs/{waiting['id']}")).json()
+    assert (seen["status"], seen["cancelReason"]) == ("cancelled", "superseded")
+    async with edge.read(waiting["id"]) as reading:
+        await reading.over()
+    assert reading.types == ["cancelled"]
+    await active.finish()
+    order = []
+    for _ in "ab":
+        run = await runner.start()
+        order.append(run.id)
+        await run.finish()
+    assert order == [newest["id"], behind["id"]]
+
+
 async def test_a_superseded_run_that_runs_is_its_runners_to_cancel(
     edge: Edge, runner: FakeRunner, database: Database
 ) -> None:
@@ -376,6 +400,32 @@ async def test_deleting_a_conversation_ends_what_waits_and_removes_all(
     assert (await edge.client.delete(url)).status_code == 204
     assert code(await edge.client.get(url)) == (404, "NOT_FOUND")
     assert code(await edge.client.get(f"/api/runs/{run.id}")) == (404, "NOT_FOUND")
+
+
+async def test_deleting_a_conversation_lets_nothing_that_waits_begin(
+    edge: Edge, runner: FakeRunner
+) -> None:
+    """The one behind the active run would be taken up as soon as that is cancelled."""
+    talk = await conversation(edge)
+    await start(edge, talk["id"])
+    await (await runner.start()).pause()
+    for _ in range(3):
+        await start(edge, talk["id"], onConflict="enqueue")
+    claimed: list[str] = []
+
+    async def claim() -> None:
+        while True:
+            async with runner.db.connect() as connection:
+                claimed.extend(run.id for run in await rows.claim(connection, runner.id))
+            await asyncio.sleep(0)
+
+    async with runner.db.connect() as connection:
+        runner.id = await rows.runner(connection)
+    claiming = asyncio.create_task(claim())
+    deleted = await edge.client.delete(f"/api/conversations/{talk['id']}")
+    claiming.cancel()
+    await asyncio.wait({claiming})
+    assert (deleted.status_code, claimed) == (204, [])
 
 
 async def test_unknown_paths_and_methods_are_problems(edge: Edge) -> None:
