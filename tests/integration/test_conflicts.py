@@ -91,7 +91,7 @@ class World:
         how = self.rng.choice(["complete", "complete", "fail", "pause", "die"])
         async with self.db.begin() as connection:
             stored = [NewMessage(new_id("msg"), "assistant", "an answer")]
-            await messages.upsert(connection, run.id, run.epoch, stored)
+            await messages.replace(connection, run.id, run.epoch, stored)
         await asyncio.sleep(self.rng.uniform(0, 0.01))
         if how == "die":
             async with self.db.connect() as connection:
