@@ -1,5 +1,6 @@
 """All that is known of a drill, brought together for the invariants: record, truth, parsed logs."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,12 @@ class Log:
     def of(self, type_: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.type == type_]
 
+    def jump_over(self, sequence: int) -> Entry | None:
+        """The take-up that jumped over this number, because the tail may be lost (contract §3)."""
+        place = bisect_left(self.entries, sequence, key=lambda entry: entry.sequence)
+        found = self.entries[place] if place < len(self.entries) else None
+        return found if found is not None and may_jump(found) else None
+
     @property
     def ends(self) -> list[Entry]:
         """Terminal events: one, in a right history."""
@@ -66,6 +73,10 @@ class Log:
         return not following or following[0].type not in ("interrupt", "run_paused")
 
 
+def may_jump(entry: Entry) -> bool:
+    return entry.type == "run_resumed" and entry.event.get("reason") == "failover"
+
+
 @dataclass(frozen=True, slots=True)
 class Dossier:
     record: Record
@@ -75,6 +86,11 @@ class Dossier:
     @classmethod
     def of(cls, record: Record, truth: Truth) -> "Dossier":
         return cls(record, truth, {run: Log(told) for run, told in truth.runs.items()})
+
+    @property
+    def may_lose_a_tail(self) -> bool:
+        """Only a Redis that something was done to can lose what is not archived yet."""
+        return any(note.name.startswith("redis-") for note in self.record.faults)
 
     def watched(self) -> Iterator[tuple[Seen, Log]]:
         """Every client whose run Postgres knows; of the others tells I2."""

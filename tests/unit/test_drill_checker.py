@@ -16,7 +16,7 @@ from deploy.drill.invariants.folding import folded_history
 from deploy.drill.invariants.gapless import no_silent_gap
 from deploy.drill.invariants.history import exact_history
 from deploy.drill.invariants.owner import one_owner
-from deploy.drill.record import Act, Frame, Record, Weight
+from deploy.drill.record import Act, FaultNote, Frame, Record, Weight
 from deploy.drill.truth import Question, Stored, Truth
 from tests.support.drill_histories import (
     MIB,
@@ -458,6 +458,48 @@ def test_an_unanswered_attempt_to_start_is_healed_by_the_next_that_names_its_run
     start = next(act for act in forged.record.acts if act.what == "create")
     forged.record.acts.insert(0, replace(start, run=None, status=None, answer={}))
     assert violated(forged) == {}
+
+
+def without_its_tail() -> Forged:
+    """Clients have seen an event of a step that is executed again, and the archive never got it."""
+    forged = right()
+    batches = [*forged.truth.runs["run_a"].batches]
+    place = next(n for n, batch in enumerate(batches) if b"m-void" in batch.frames)
+    lost, jump = batches[place : place + 2]
+    batches[place : place + 2] = [replace(jump, after=lost.after)]
+    forged.change("run_a", batches=batches)
+    return forged
+
+
+def test_a_tail_that_redis_lost_with_its_runner_is_no_hole() -> None:
+    forged = without_its_tail()
+    forged.record.faults.append(FaultNote("redis-empty", "redis", 0.0, 0.1))
+    assert violated(forged) == {}
+
+
+def test_a_tail_is_not_lost_while_nothing_is_done_to_redis() -> None:
+    forged = without_its_tail()
+    forged.record.faults.append(FaultNote("runner-kill", "runner-1", 0.0, 0.1))
+    assert "is in no log" in violated(forged)["I1"][0]
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"2026", b"2027"), (b'"epoch":1', b'"epoch":2')])
+def test_a_lost_tail_is_the_same_for_all_and_of_an_older_epoch(old: bytes, new: bytes) -> None:
+    forged = without_its_tail()
+    forged.record.faults.append(FaultNote("redis-empty", "redis", 0.0, 0.1))
+    frames = forged.client("pages").frames
+    place = next(n for n, frame in enumerate(frames) if b"m-void" in frame.raw)
+    frames[place] = replace(frames[place], raw=frames[place].raw.replace(old, new))
+    assert "I1" in violated(forged)
+
+
+def test_a_hole_in_a_lost_tail_is_a_hole() -> None:
+    forged = without_its_tail()
+    forged.record.faults.append(FaultNote("redis-empty", "redis", 0.0, 0.1))
+    frames = forged.client("steady").frames
+    place = next(n for n, frame in enumerate(frames) if b"m-void" in frame.raw)
+    frames[place] = replace(frames[place], sequence=frames[place].sequence + 1)
+    assert "I1" in violated(forged)
 
 
 def test_processes_that_lived_for_seconds_say_nothing_about_memory() -> None:

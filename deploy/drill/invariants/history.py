@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from deploy.drill.dossier import Dossier, Entry, Log, where
+from deploy.drill.dossier import Dossier, Entry, Log, may_jump, where
+from deploy.drill.frames import body
 from deploy.drill.record import Frame, Seen
 from deploy.drill.verdict import Verdict
 
@@ -12,8 +13,9 @@ def exact_history(dossier: Dossier) -> Verdict:
     for log in dossier.logs.values():
         _chain(verdict, log)
         _numbers(verdict, log)
+    voids: Voids | None = {} if dossier.may_lose_a_tail else None
     for seen, log in dossier.watched():
-        _follow(verdict, seen, log)
+        _follow(verdict, seen, log, voids)
     return verdict
 
 
@@ -41,26 +43,46 @@ def _numbers(verdict: Verdict, log: Log) -> None:
     run, before = log.truth.id, 0
     for entry in log.entries:
         event, place = entry.event, f"{run} archive #{entry.sequence}"
-        follows = entry.sequence == before + 1 or (entry.sequence > before and _may_jump(entry))
+        follows = entry.sequence == before + 1 or (entry.sequence > before and may_jump(entry))
         verdict.check(follows, f"{place}: comes after #{before}")
         said = (event.get("runId"), event.get("sequence"), event.get("type"))
         verdict.check(said == (run, entry.sequence, entry.type), f"{place}: says {said}")
         before = entry.sequence
 
 
-def _may_jump(entry: Entry) -> bool:
-    return entry.type == "run_resumed" and entry.event.get("reason") == "failover"
+Voids = dict[tuple[str, int], bytes]
+"""What clients have seen of a lost tail, by run and number."""
 
 
-def _follow(verdict: Verdict, seen: Seen, log: Log) -> None:
+def _follow(verdict: Verdict, seen: Seen, log: Log, voids: Voids | None) -> None:
     """Compare one client's frames with the log, one by one; after a fault go on behind it."""
     expected = log.after(seen.start)
-    position = 0
+    position, before = 0, seen.start
     for frame in seen.frames:
-        position = _compare(verdict, seen, frame, log, expected, position)
+        if voids is not None and _is_void(frame, log):
+            _compare_void(verdict, seen, frame, before, voids)
+        else:
+            position = _compare(verdict, seen, frame, log, expected, position)
+        before = frame.sequence
     if seen.finished:
         missing = expected[position:]
         verdict.check(not missing, f"{where(seen)}: lost the end, {_range(missing)}")
+
+
+def _is_void(frame: Frame, log: Log) -> bool:
+    """Shown by a runner that died together with the only place that had it: the next owner has
+    jumped over its number, and told by `discard` what to drop of it."""
+    resumed = log.jump_over(frame.sequence)
+    is_logged = frame.sequence in log.place
+    return not is_logged and resumed is not None and body(frame.raw).get("epoch", 0) < resumed.epoch
+
+
+def _compare_void(verdict: Verdict, seen: Seen, frame: Frame, before: int, voids: Voids) -> None:
+    """No log has it any more; the clients that have seen it have seen the same, without a hole."""
+    place = where(seen, frame)
+    first = voids.setdefault((seen.run, frame.sequence), frame.raw)
+    verdict.check(first == frame.raw, f"{place}: other bytes than another client's")
+    verdict.check(frame.sequence == before + 1, f"{place}: came after #{before}")
 
 
 def _compare(
