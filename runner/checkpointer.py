@@ -59,6 +59,9 @@ BIG_STATE_BYTES = 256 * 1024
 _FENCE = """WITH f AS (
   SELECT 1 FROM runs WHERE id = %(run)s AND epoch = %(epoch)s AND status = 'running' FOR SHARE)"""
 
+_FENCE_ALONE = _FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")
+"""With events: a run's archive is written by one at a time (common/db/archive)."""
+
 _ARCHIVE = """, e AS (
   INSERT INTO run_events
     (run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
@@ -214,7 +217,7 @@ class FencedSaver(SessionSaver):
         """`batches` are archived by the same statement."""
         parameters = {"run": self._run_id, "epoch": self._epoch, **values}
         if batches:
-            statement = statement.replace(_FENCE, _FENCE + _ARCHIVE)
+            statement = statement.replace(_FENCE, _FENCE_ALONE + _ARCHIVE)
             parameters |= _archived(batches)
         if not await self._patiently(lambda: self._execute(statement, parameters)):
             raise LeaseLost(self._run_id, self._epoch)

@@ -81,8 +81,12 @@ INSERT INTO run_events
 _ARRAYS = """:afters::bigint[], :firsts::bigint[], :lasts::bigint[], :epochs::int[],
                         :ends::text[], :frames::bytea[]"""
 
+# The archive of a run is written by one at a time: of two that insert the same batch at once, the
+# second would violate the unique index that `ON CONFLICT` does not name. A bare `ON CONFLICT DO
+# NOTHING` would hide a second history (run_events_no_fork).
 _APPENDING = f"""
-WITH held AS (SELECT id FROM runs WHERE id = :run AND epoch = :epoch {{running}} FOR SHARE),
+WITH held AS (SELECT id FROM runs WHERE id = :run AND epoch = :epoch {{running}}
+               FOR NO KEY UPDATE),
 stored AS ({_INSERT}
     SELECT held.id, b.* FROM held, unnest({_ARRAYS}) AS b
     ON CONFLICT (run_id, last_sequence) DO NOTHING)
@@ -95,7 +99,7 @@ _APPEND_ALL = Statement(f"""
 WITH held AS MATERIALIZED (
     SELECT r.id FROM runs r JOIN unnest(:held_ids::text[], :held_epochs::int[]) AS h(id, epoch)
                               ON r.id = h.id AND r.epoch = h.epoch
-     WHERE r.status = 'running' ORDER BY r.id FOR SHARE OF r),
+     WHERE r.status = 'running' ORDER BY r.id FOR NO KEY UPDATE OF r),
 stored AS ({_INSERT}
     SELECT b.* FROM unnest(:run_ids::text[], {_ARRAYS})
                     AS b(run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)

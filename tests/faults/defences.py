@@ -285,8 +285,8 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 "common/db/archive.py",
-                "WHERE id = :run AND epoch = :epoch {{running}} FOR SHARE)",
-                "WHERE id = :run AND :epoch::int > 0 {{running}} FOR SHARE)",
+                "WHERE id = :run AND epoch = :epoch {{running}}\n",
+                "WHERE id = :run AND :epoch::int > 0 {{running}}\n",
             )
         ],
         [MACHINE_TESTS],

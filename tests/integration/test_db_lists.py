@@ -251,6 +251,24 @@ async def test_old_events_are_dropped_of_ended_runs_only(connection: Connection)
     }
 
 
+async def test_one_batch_archived_by_several_at_once_is_there_once(database: Database) -> None:
+    """The archive has two unique indexes, and `ON CONFLICT` looks at one of them only."""
+    async with database.connect() as connection:
+        run = await running_run(connection)
+
+    async def append(one: Batch, *, alone: bool) -> bool:
+        async with database.connect() as connection:
+            if alone:
+                return await archive.append(connection, run.id, 1, [one])
+            return await archive.append_all(connection, [(run.id, 1, [one])]) == {run.id}
+
+    for number in range(1, 300):
+        one = batch(number, number)
+        assert all(await asyncio.gather(*(append(one, alone=n % 2 == 0) for n in range(4))))
+    async with database.connect() as connection:
+        assert await connection.value("SELECT count(*) FROM run_events") == 299
+
+
 # keys
 
 
