@@ -226,7 +226,7 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 "runner/publisher.py",
-                "            if outlet.needs_proof(self._limits.fresh_s):\n",
+                "            if outlet.needs_proof(self._limits.fresh_s, self._log.identity):\n",
                 "            if False:\n",
             )
         ],
