@@ -108,6 +108,12 @@ class GatewaySettings(Settings):
     )
     streams_max: int = Field(20_000, ge=1, description="open streams of one gateway")
     streams_per_user_max: int = Field(200, ge=1, description="open streams of one user per gateway")
+    drain_delay_s: float = Field(
+        0,
+        ge=0,
+        description="SIGTERM: a gateway is unready for so long before its listener closes,"
+        " for load balancers that have to ask first",
+    )
     drain_window_s: Seconds = Field(
         5, description="SIGTERM: streams are aborted one after the other over this time"
     )

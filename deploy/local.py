@@ -142,7 +142,7 @@ class System:
             ),
             url=url,
             is_ready=lambda pid: is_answering(f"{url}/readyz"),
-            patience_s=_patience_s("DRAIN_WINDOW_S", 5.0),
+            patience_s=_patience_s("DRAIN_WINDOW_S", 5.0) + _seconds("DRAIN_DELAY_S", 0.0),
         )
 
     def _runner_children(self) -> list[Child]:
@@ -203,8 +203,12 @@ def schema_fingerprint() -> str:
 
 def _patience_s(setting: str, default_s: float) -> float:
     """Some seconds more than a process may take to drain."""
+    return _seconds(setting, default_s) + 7.0
+
+
+def _seconds(setting: str, default_s: float) -> float:
     try:
-        return float(_given(setting) or default_s) + 7.0
+        return float(_given(setting) or default_s)
     except ValueError:  # the process itself will complain about it
         return default_s
 

@@ -58,7 +58,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, graphs: GraphFile) -> None:
         self.settings, self.graphs = settings, graphs
         self.metrics = Metrics()
-        self.drain = Drain(settings.drain_window_s)
+        self.drain = Drain(settings.drain_window_s, settings.drain_delay_s)
         self.db = _database(settings)
         self.bus = _bus(settings)
         self.log = _log(settings)
@@ -104,8 +104,11 @@ class Gateway:
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
 
+    def leaving(self) -> bool:
+        return self.drain.leaving
+
     async def _serving(self) -> None:
-        if self.drain.draining or self._following is None or self._following.done():
+        if self.drain.leaving or self._following is None or self._following.done():
             raise Unavailable("the gateway")
 
     def _hub(self) -> Hub:
@@ -191,7 +194,7 @@ def _around_streams(gateway: Gateway) -> Callable[[ASGIApp], ASGIApp]:
     """What is around every request, less the limit of bodies: a stream's request has none."""
 
     def around(streams: ASGIApp) -> ASGIApp:
-        app: ASGIApp = Requests(streams, gateway.metrics)
+        app: ASGIApp = Requests(streams, gateway.metrics, gateway.leaving)
         if origins := gateway.settings.cors_origins:
             app = CORSMiddleware(app, **_cors(origins))
         return app
@@ -204,7 +207,7 @@ def _middleware(gateway: Gateway) -> list[Middleware]:
     found: list[Middleware] = []
     if settings.cors_origins:
         found.append(Middleware(CORSMiddleware, **_cors(settings.cors_origins)))
-    found.append(Middleware(Requests, metrics=gateway.metrics))
+    found.append(Middleware(Requests, metrics=gateway.metrics, leaving=gateway.leaving))
     found.append(Middleware(BodyLimit, bytes_max=settings.body_bytes_max))
     return found
 

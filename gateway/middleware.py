@@ -65,16 +65,21 @@ def _declared_length(scope: Scope) -> int:
 
 
 class Requests:
-    """One log line and one observation a request; a mistake of ours becomes 500 without details."""
+    """One log line and one observation a request; a mistake of ours becomes 500 without details.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    A gateway that is `leaving` keeps no connection, and a request that it has to give up gets 503.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, leaving: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._app, self._metrics, self._leaving = app, metrics, leaving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        head = _Head(send)
+        head = _Head(send, self._leaving)
         began_at = asyncio.get_running_loop().time()
         try:
             await self._caught(scope, receive, head)
@@ -86,6 +91,12 @@ class Requests:
             await self._app(scope, receive, head)
         except StreamAborted:
             raise
+        except asyncio.CancelledError:  # by the server, when a drain has lasted too long
+            if head.status is not None:
+                raise
+            await problem("UNAVAILABLE", "this gateway is going away; try again")(
+                scope, receive, head
+            )
         except Exception:
             logger.exception("request failed", method=scope["method"], path=scope["path"])
             if head.status is not None:
@@ -111,8 +122,8 @@ class Requests:
 class _Head:
     """A `send` that remembers what the response began with."""
 
-    def __init__(self, send: Callable[[Message], Any]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[Message], Any], leaving: Callable[[], bool]) -> None:
+        self._send, self._leaving = send, leaving
         self.status: int | None = None
         self.stream = False
 
@@ -121,4 +132,6 @@ class _Head:
             self.status = message["status"]
             kinds = [v for k, v in message.get("headers", ()) if k == b"content-type"]
             self.stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
+            if self._leaving():
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await self._send(message)

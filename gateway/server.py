@@ -6,7 +6,6 @@ protocol hands the app its connection as an ASGI extension.
 """
 
 import asyncio
-import signal
 import socket
 from types import FrameType
 from typing import Any
@@ -82,22 +81,29 @@ class AbortableProtocol(HttpToolsProtocol):
 
 
 class DrainingServer(Server):
-    """On SIGTERM or SIGINT: no new connections, streams aborted over the window, then the end.
+    """On SIGTERM or SIGINT: unready, no new connections, streams aborted over the window, the end.
 
-    uvicorn raises the signal again when it is done, so that the status would be 143; contract §7
-    wants 0, so signals are not recorded.
+    The second signal skips what there is to wait for, the third leaves requests unanswered. uvicorn
+    raises the signal again when it is done, so that the status would be 143; contract §7 wants 0,
+    so signals are not recorded.
     """
 
     def __init__(self, config: Config, drain: Drain) -> None:
         super().__init__(config)
         self._drain = drain
+        self._signals = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and sig == signal.SIGINT:
-            self.force_exit = True
+        self._signals += 1
         self.should_exit = True
+        self.force_exit = self._signals > 2
+        if self._signals > 1 and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._drain.hurry)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._drain.announce()
         draining = asyncio.create_task(self._drain.run())
         await super().shutdown(sockets)
         draining.cancel()

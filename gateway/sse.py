@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -104,11 +105,17 @@ class Slot:
 
 
 class Drain:
-    """The end of this process: streams are aborted one after the other over a window."""
+    """The end of this process: it turns unready, then its streams are aborted over a window.
 
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
+    Between the two lies `delay_s`, for load balancers that have to ask first: until it is over all
+    is served as ever, but connections are not kept. `hurry` skips what is left of either.
+    """
+
+    def __init__(self, window_s: float, delay_s: float = 0.0) -> None:
+        self._window_s, self._delay_s = window_s, delay_s
         self._streams: set[EventStream] = set()
+        self._hurried = asyncio.Event()
+        self.leaving = False
         self.draining = False
 
     def enter(self, stream: "EventStream") -> None:
@@ -121,13 +128,25 @@ class Drain:
         if self.draining:
             raise Refused("UNAVAILABLE", "this gateway is going away; try again")
 
+    async def announce(self) -> None:
+        """Unready from now on; returns when the listener may close."""
+        self.leaving = True
+        await self._pause(self._delay_s)
+
     async def run(self) -> None:
-        self.draining = True
+        self.leaving = self.draining = True
         streams = list(self._streams)
         random.shuffle(streams)
         for stream in streams:
             stream.drain()
-            await asyncio.sleep(self._window_s / len(streams))
+            await self._pause(self._window_s / len(streams))
+
+    def hurry(self) -> None:
+        self._hurried.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), seconds)
 
 
 @dataclass(frozen=True, slots=True)

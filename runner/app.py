@@ -35,7 +35,7 @@ from runner.kit import Kit
 from runner.lease import Lease
 from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
-from runner.reaper import Reaper
+from runner.reaper import LastLook, Reaper
 from runner.registry import Registry
 from runner.sessions import Sessions
 from runner.sweeper import Sweeper
@@ -51,13 +51,34 @@ async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
     asyncio.get_running_loop().set_task_factory(task_factory)
     registry = Registry.load(settings.graphs)
     await registry.prepare()
-    await when_available(lambda: _check_servers(settings), settings.start_patience_s)
+    if await _unless(
+        stop, when_available(lambda: _check_servers(settings), settings.start_patience_s)
+    ):
+        await _live_on(settings, registry, stop)
+
+
+async def _live_on(settings: RunnerSettings, registry: Registry, stop: asyncio.Event) -> None:
+    last_look = LastLook()
     while not stop.is_set():
         try:
-            await _Life(settings, registry, stop).live()
+            await _Life(settings, registry, stop, last_look).live()
         except Unavailable as error:
             log.warning("life_ended", what=error.what)
-            await asyncio.sleep(NEW_LIFE_PAUSE_S)
+            await _unless(stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
+
+
+async def _unless(stop: asyncio.Event, act: Coroutine[Any, Any, None]) -> bool:
+    """`act`, given up when `stop` is set; whether it was done."""
+    acting, stopped = asyncio.create_task(act), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({acting, stopped}, return_when="FIRST_COMPLETED")
+        if acting.done():
+            acting.result()
+        return acting.done()
+    finally:
+        for task in (acting, stopped):
+            task.cancel()
+        await asyncio.wait({acting, stopped})
 
 
 async def _check_servers(settings: RunnerSettings) -> None:
@@ -78,7 +99,14 @@ async def _check_servers(settings: RunnerSettings) -> None:
 class _Life:
     """From registration to drain or loss."""
 
-    def __init__(self, settings: RunnerSettings, registry: Registry, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        registry: Registry,
+        stop: asyncio.Event,
+        last_look: LastLook,
+    ) -> None:
+        self._last_look = last_look
         self._settings = settings
         self._registry = registry
         self._stop = stop
@@ -152,6 +180,7 @@ class _Life:
             lease_ttl_s=settings.lease_ttl_s,
             reap_interval_s=settings.reap_interval_s,
             reap_grace_s=settings.reap_grace_s,
+            last_look=self._last_look,
         )
         self._cleaner = Cleaner(
             self._db, sessions, Retention.of(settings), settings.cleanup_interval_s
@@ -220,15 +249,22 @@ class _Life:
             await self._lease.stop()  # the last use of the database under this id
 
     async def _drain(self) -> None:
-        """Hand every run over, tell what is left to tell, then leave."""
+        """Hand every run over, tell what is left to tell, then leave. A Postgres that is away for a
+        moment stops none of it."""
         log.info("draining", executing=self._worker.executing)
-        try:
-            async with self._db.connect() as conn:
-                await runners.drain(conn, self._id)
-            await self._worker.drain(self._settings.drain_timeout_s)
-            await self._publisher.flush()
-        except Unavailable as error:
-            log.warning("drain_incomplete", what=error.what)
+        for step in (
+            self._note_drain,
+            lambda: self._worker.drain(self._settings.drain_timeout_s),
+            self._publisher.flush,
+        ):
+            try:
+                await step()
+            except Unavailable as error:
+                log.warning("drain_incomplete", what=error.what)
+
+    async def _note_drain(self) -> None:
+        async with self._db.connect() as conn:
+            await runners.drain(conn, self._id)
 
     def _lose(self) -> None:
         self._worker.lose_all()

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Final
 
 from common.bus.signals import Signals
@@ -28,6 +29,24 @@ JITTER: Final = 0.2
 SWEEP_INTERVAL_S: Final = 10.0
 
 
+class LastLook:
+    """When this process last reached Postgres to look; outlives the lives of a runner.
+
+    Leases that ran out while nobody could renew say nothing about the runners, so a look after a
+    gap charges no run. A process that has just started cannot know, and charges.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at: float | None = None
+
+    def was_within(self, seconds: float) -> bool:
+        return self._at is None or self._clock() - self._at <= seconds
+
+    def note(self) -> None:
+        self._at = self._clock()
+
+
 class Reaper:
     """One of all that look for the dead. Wake-ups are best effort: claims poll as well (§5)."""
 
@@ -39,12 +58,14 @@ class Reaper:
         lease_ttl_s: float,
         reap_interval_s: float,
         reap_grace_s: float,
+        last_look: LastLook | None = None,
     ) -> None:
         self._database = database
         self._signals = signals
         self._lease_ttl_s = lease_ttl_s
         self._interval_s = reap_interval_s
         self._grace_s = reap_grace_s
+        self._last_look = last_look or LastLook()
         self._alive = 1
         self._sweep_at = float("-inf")
 
@@ -62,8 +83,12 @@ class Reaper:
 
         Raises Unavailable; what was done before stands, the rest is left to the next look.
         """
+        charged = self._last_look.was_within(self._lease_ttl_s / 2)
         async with self._database.connect() as connection:
-            reaped = await runners.reap(connection, self._grace_s, self._lease_ttl_s)
+            reaped = await runners.reap(
+                connection, self._grace_s, self._lease_ttl_s, charged=charged
+            )
+        self._last_look.note()
         for run_id in reaped.runs:
             log.warning("run %s is handed back", run_id)
             await self._signals.wake(run_id)

@@ -22,6 +22,7 @@ from runner.kit import Kit
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
+HAND_OVER_LIMIT_S = 5.0  # for the grace of a graph that is cancelled, and for Postgres
 
 
 _Held = tuple[str, int]
@@ -95,11 +96,23 @@ class Worker:
         await self._wait_until_idle(timeout_s)
         for slot in self._slots.values():
             slot.execution.hand_over()
-        await self._wait_until_idle(timeout_s)
-        async with self._kit.db.connect() as conn:
-            held = await runs.owned(conn, self._runner_id)
-        for run_id, (epoch, _) in held.items():  # what could not be handed over: not charged
-            await self._return(run_id, epoch)
+        await self._wait_until_idle(HAND_OVER_LIMIT_S)
+        await self._return_all(HAND_OVER_LIMIT_S)
+
+    async def _return_all(self, within_s: float) -> None:
+        """What could not be handed over: not charged. Raises Unavailable when that lasts."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            try:
+                async with self._kit.db.connect() as conn:
+                    held = await runs.owned(conn, self._runner_id)
+                for run_id, (epoch, _) in held.items():
+                    await self._return(run_id, epoch)
+                return
+            except Unavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def _wait_until_idle(self, timeout_s: float) -> None:
         tasks = [slot.task for slot in self._slots.values()]

@@ -80,14 +80,20 @@ async def release(connection: Connection, runner_id: str) -> None:
     await _RELEASE.rows(connection, id=runner_id)
 
 
-async def reap(connection: Connection, grace_s: float, ttl_s: float) -> Reaped:
+async def reap(
+    connection: Connection, grace_s: float, ttl_s: float, *, charged: bool = True
+) -> Reaped:
     """One look for dead runners, in one idempotent statement that anybody may run at any time.
 
-    Their runs are queued again, reason `failover`, charged as an attempt. Rows that a stopped
+    Their runs are queued again, reason `failover`, charged as an attempt, unless it was Postgres
+    that was away: when it has just started, or when the caller could not look for long (not
+    `charged`). A run does not fail because its database did. Rows that a stopped
     process still holds locked are passed over: `terminate_sessions` frees them, the next look takes
     them. The epoch rises with the claim; until then the old owner is the newest and may go on.
     """
-    rows = await _REAP.rows(connection, grace=grace_s, ttl=ttl_s, lock_class=LOCK_CLASS)
+    rows = await _REAP.rows(
+        connection, grace=grace_s, ttl=ttl_s, lock_class=LOCK_CLASS, charged=charged
+    )
     return Reaped(
         runners=[row[1] for row in rows if row[0] == "runner"],
         runs=[row[1] for row in rows if row[0] == "run"],
@@ -160,7 +166,9 @@ orphaned AS MATERIALIZED (
                                                 AND l.id NOT IN (SELECT id FROM dead))
      ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED),
 handed_back AS (
-    UPDATE runs SET status = 'queued', runner_id = NULL, attempts = attempts + 1,
+    UPDATE runs SET status = 'queued', runner_id = NULL, attempts = attempts + CASE
+               WHEN :charged::boolean AND pg_postmaster_start_time()
+                    < clock_timestamp() - make_interval(secs => :ttl) THEN 1 ELSE 0 END,
            resume_reason = 'failover', queued_at = clock_timestamp(),
            updated_at = clock_timestamp()
       FROM orphaned WHERE runs.id = orphaned.id AND runs.status = 'running'

@@ -15,6 +15,7 @@ from tests.support.rows import BLOCK, claim, queued_run, runner, running_run
 from tests.support.until import until
 
 NOBODY = Reaped(runners=[], runs=[])
+JUST_STARTED_S = 1e6  # so long that Postgres's start was within it
 LONG_AGO_S = 0.0  # a lease time so short that Postgres's start was before it
 
 Locked = Callable[[str], AbstractAsyncContextManager[None]]
@@ -48,7 +49,8 @@ async def expire(connection: Connection, runner_id: str | None) -> None:
 async def test_a_lease_that_is_over_hands_the_runs_back(connection: Connection) -> None:
     run, other = await running_run(connection), await running_run(connection)
     await expire(connection, run.runner_id)
-    assert await runners.reap(connection, 1.0, 6.0) == Reaped([run.runner_id or ""], [run.id])
+    dead = await runners.reap(connection, 1.0, LONG_AGO_S)
+    assert dead == Reaped([run.runner_id or ""], [run.id])
     found = await runs.find(connection, run.id)
     assert found is not None
     assert (found.status, found.runner_id, found.attempts) == ("queued", None, 1)
@@ -57,6 +59,25 @@ async def test_a_lease_that_is_over_hands_the_runs_back(connection: Connection) 
     assert await runs.owned(connection, other.runner_id or "") == {other.id: (1, None)}
     assert await runners.reap(connection, 1.0, 6.0) == NOBODY
     assert not await runners.renew(connection, run.runner_id or "", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("charged", "ttl_s"),
+    [
+        pytest.param(False, LONG_AGO_S, id="nobody could look for long"),
+        pytest.param(True, JUST_STARTED_S, id="Postgres has just started"),
+    ],
+)
+async def test_leases_that_ran_out_while_postgres_was_away_are_not_charged(
+    connection: Connection, charged: bool, ttl_s: float
+) -> None:
+    run = await running_run(connection)
+    await expire(connection, run.runner_id)
+    dead = await runners.reap(connection, 1.0, ttl_s, charged=charged)
+    assert dead == Reaped([run.runner_id or ""], [run.id])
+    found = await runs.find(connection, run.id)
+    assert found is not None
+    assert (found.attempts, found.resume_reason) == (0, "failover")
 
 
 async def test_a_renewed_lease_is_left_alone(connection: Connection) -> None:

@@ -153,13 +153,77 @@ async def test_health_readiness_and_metrics(edge: Edge) -> None:
 
 async def test_a_draining_gateway_is_not_ready_and_opens_no_stream(edge: Edge) -> None:
     made = await edge.create()
-    edge.gateway.drain.draining = True
+    edge.gateway.drain.leaving = edge.gateway.drain.draining = True
     ready = await edge.client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["checks"]["gateway"] == "unavailable"
     response = await edge.client.get(f"/api/runs/{made['run']['id']}/events")
     assert response.status_code == 503
     assert response.headers["retry-after"]
+
+
+async def test_a_gateway_is_unready_for_the_delay_before_it_refuses_anything(
+    database_url: str, redis_url: str, redis_prefix: str, runner: FakeRunner
+) -> None:
+    """A load balancer that asks must hear of it first; connections are not kept meanwhile. A
+    second signal ends the delay."""
+    options = settings(database_url, redis_url, redis_prefix, drain_delay_s=60)
+    async with serving(options) as edge:
+        await edge.create()
+        run = await runner.start()
+        async with edge.read(run.id) as reading:
+            await reading.count(1)
+            edge.server.handle_exit(signal.SIGTERM, None)
+            await until(lambda: edge.gateway.drain.leaving)
+            assert (await edge.client.get("/readyz")).status_code == 503
+            served = await edge.client.get("/api/conversations")
+            assert (served.status_code, served.headers["connection"]) == (200, "close")
+            async with edge.read(run.id) as another:
+                await another.count(1)
+                await run.say("still here")
+                for reader in (reading, another):
+                    await reader.count(2)
+                edge.server.handle_exit(signal.SIGTERM, None)
+                for reader in (reading, another):
+                    await reader.over()
+                    assert reader.cut
+    async with httpx.AsyncClient() as anyone:
+        with pytest.raises(httpx.ConnectError):
+            await anyone.get(f"{edge.url}/healthz")
+
+
+async def test_a_second_signal_aborts_all_streams_at_once(
+    database_url: str, redis_url: str, redis_prefix: str, runner: FakeRunner
+) -> None:
+    options = settings(database_url, redis_url, redis_prefix, drain_window_s=600)
+    async with serving(options) as edge:
+        await edge.create()
+        run = await runner.start()
+        readings = [await edge.read(run.id).__aenter__() for _ in range(5)]
+        for reading in readings:
+            await reading.count(1)
+        for _ in range(2):
+            edge.server.handle_exit(signal.SIGINT, None)
+            await until(lambda: edge.gateway.drain.draining)
+        for reading in readings:
+            await reading.over()
+        assert all(reading.cut for reading in readings)
+
+
+async def test_a_request_that_a_drain_gives_up_is_told_to_try_again(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvicorn cancels what is left when the time is over."""
+    from common.db import conversations
+
+    async def cancelled(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(conversations, "list_page", cancelled)
+    response = await edge.client.get("/api/conversations")
+    assert (response.status_code, response.json()["code"]) == (503, "UNAVAILABLE")
+    assert response.headers["retry-after"]
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
 
 
 async def test_without_redis_a_gateway_says_so_and_stays_ready(

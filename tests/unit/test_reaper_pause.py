@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.reaper import pause_s
+from runner.reaper import LastLook, pause_s
 
 
 def test_a_few_runners_look_at_the_interval_that_is_set() -> None:
@@ -18,3 +18,14 @@ def test_pauses_differ_so_that_reapers_do_not_fall_into_step(
     chance: float, expected: float
 ) -> None:
     assert pause_s(0.5, 1, chance) == pytest.approx(expected, rel=1e-3)
+
+
+def test_only_who_has_looked_before_and_then_could_not_knows_of_a_gap() -> None:
+    now = 100.0
+    last = LastLook(lambda: now)
+    assert last.was_within(3.0)  # a process that has just started
+    last.note()
+    now = 102.0
+    assert last.was_within(3.0)
+    now = 104.0
+    assert not last.was_within(3.0)

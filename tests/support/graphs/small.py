@@ -123,3 +123,25 @@ exits = StateGraph(Text).add_node("exit", _exit).add_edge(START, "exit").compile
 exits_in_a_thread = (
     StateGraph(Text).add_node("exit", _exit_in_a_thread).add_edge(START, "exit").compile()
 )
+
+
+async def _leg(state: Text) -> Text:
+    asked, leg = _asked(state), len(state.get("said", []))
+    write = get_stream_writer()
+    for n in range(asked.get("events", 10)):
+        write({"leg": leg, "n": n})
+        await asyncio.sleep(asked.get("pause_s", 0.01))
+    return {"said": [leg]}
+
+
+def _more(state: Text) -> str:
+    return "leg" if len(state["said"]) < _asked(state).get("legs", 4) else END
+
+
+legs = (
+    StateGraph(Text)
+    .add_node("leg", _leg)
+    .add_edge(START, "leg")
+    .add_conditional_edges("leg", _more, ["leg", END])
+    .compile()
+)
