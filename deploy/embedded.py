@@ -11,13 +11,15 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from common.errors import Misconfigured
 from deploy.binaries import Postgres, find_postgres, find_redis
 from deploy.child import Child
-from deploy.process import Command, read_pid, spawn, stop_leftover
+from deploy.process import Command, read_pid, spawn, stop_leftover, working_in
 from deploy.state import LOOPBACK, StateFolder
 from deploy.unprivileged import Account, can_reach, server_account, shared_folder, stage
 
@@ -136,7 +138,17 @@ class PostgresServer:
         file = self._data / "postmaster.pid"
         if (pid := read_pid(file)) is not None:
             stop_leftover(pid, str(self._data), signal.SIGINT)
+        self._end_orphans()
         file.unlink(missing_ok=True)
+
+    def _end_orphans(self) -> None:
+        """What a killed postmaster leaves lives on until it looks up, and may still write: a second
+        server beside it destroys the data, and without the pid file Postgres cannot see it."""
+        while orphans := working_in(self._data, "postgres"):
+            for pid in orphans:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 class RedisServer:

@@ -147,6 +147,17 @@ def _parents() -> dict[int, int]:
     return parents
 
 
+def working_in(folder: Path, name: str) -> list[int]:
+    """Living processes called `name` whose working folder this is (Linux only, else none)."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_called = (process / "comm").read_text().strip() == name
+            if is_called and (process / "cwd").readlink() == folder.resolve():
+                found.append(int(process.name))
+    return found
+
+
 def read_pid(pid_file: Path) -> int | None:
     """The number on the first line of a pid file, None when there is none."""
     try:

@@ -20,7 +20,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.watching import Crowd, assert_exact, folded, outline
 
-ROUNDS = int(os.environ.get("STEADYRUN_FAULT_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("STEADYRUN_FAULT_ROUNDS", "2"))
 SEED = int(os.environ.get("STEADYRUN_FAULT_SEED", "1"))
 RUNS, LEGS, EVENTS = 4, 4, 40
 ORDER = json.dumps({"legs": LEGS, "events": EVENTS, "pause_s": 0.02})
@@ -118,9 +118,9 @@ async def full(cluster: Cluster, rng: random.Random) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "fast restart": signals(signal.SIGINT),
-    "dropped sessions": sessions_are_dropped,
     "stopped past the lease": stopped(LEASE_S + 1, LEASE_S + 3),
+    "dropped sessions": sessions_are_dropped,
+    "fast restart": signals(signal.SIGINT),
     "killed": signals(signal.SIGKILL),
     "immediate restart": signals(signal.SIGQUIT),
     "a backend crashes": a_backend_crashes,
