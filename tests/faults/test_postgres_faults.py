@@ -10,9 +10,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -26,7 +27,7 @@ RUNS, LEGS, EVENTS = 4, 4, 40
 ORDER = json.dumps({"legs": LEGS, "events": EVENTS, "pause_s": 0.02})
 LEASE_S = 6.0
 
-Fault = Callable[[Cluster, random.Random], Awaitable[None]]
+Fault = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
 
 
 def backends(postmaster: int) -> list[int]:
