@@ -68,7 +68,9 @@ _ARCHIVE = """, e AS (
   SELECT %(run)s, u.* FROM f, unnest(
     %(afters)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[], %(epochs)s::int[],
     %(ends)s::text[], %(frames)s::bytea[]) u
-  ON CONFLICT (run_id, last_sequence) DO NOTHING)"""
+  ON CONFLICT DO NOTHING)"""
+# no index is named: steps that end at once archive the same batches at the same time, and whichever
+# unique index notices that first must not raise
 
 _PUT = (
     _FENCE
@@ -219,7 +221,9 @@ class FencedSaver(SessionSaver):
         if batches:
             statement = statement.replace(_FENCE, _FENCE_ALONE + _ARCHIVE)
             parameters |= _archived(batches)
-        if not await self._patiently(lambda: self._execute(statement, parameters)):
+        async with self._gate.archiving(batches):
+            held = await self._patiently(lambda: self._execute(statement, parameters))
+        if not held:
             raise LeaseLost(self._run_id, self._epoch)
         self._gate.archived(batches)
 

@@ -25,6 +25,7 @@ class Durable:
     `finished_steps`: those that LangGraph announces again without executing them. `message_ids`:
     native ids that the thread has already. `standing`: the checkpoints where the thread and its
     subgraphs stand; `breakpoints`: those of them at which a breakpoint is (`runner/breakpoints`).
+    `left`: an earlier run was stopped in the middle of a step.
     """
 
     input_applied: bool
@@ -38,6 +39,7 @@ class Durable:
     breakpoints: frozenset[str] = frozenset()
     steps_left: bool = False
     """Also steps whose result is saved and not yet in the values: then `next` is empty already."""
+    left: bool = False
 
     def discard(self, page: Page) -> list[str]:
         """What `run_resumed.discard` lists: every step that is executed again (contract §3).
@@ -67,7 +69,8 @@ def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
     """What the thread's newest checkpoint means for this run."""
     metadata = snapshot.metadata or {}
     if metadata.get("run_id") != run_id:  # another run's end, or an empty thread
-        return Durable(False, [], {}, [], [], False, snapshot.values)
+        left = bool(snapshot.tasks)
+        return Durable(False, [], {}, [], [], False, snapshot.values, left=left)
     unfinished = [task for task in snapshot.tasks if task.result is None]
     return Durable(
         input_applied=True,

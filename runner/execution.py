@@ -33,7 +33,7 @@ from runner.durable import Durable
 from runner.effects import Effects
 from runner.gate import Gate
 from runner.guarding import enter_graph
-from runner.inputs import described, graph_input
+from runner.inputs import described, graph_input, leave
 from runner.kit import Kit
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
@@ -278,7 +278,8 @@ class Execution:
         if state.input_applied:
             return None
         assert self._graph is not None
-        return await graph_input(self._spec, self._graph, self.claimed, state.values)
+        left = await leave(self._graph, self._config) if state.left else []
+        return await graph_input(self._spec, self._graph, self.claimed, state.values, left)
 
     async def _stream(self, given: Any, state: Durable) -> None:
         outlet = self._open_outlet

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, get_type_hints
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
+from langgraph.types import StateSnapshot
 
 from common.graphfile import GraphSpec, load_object
 
@@ -33,9 +35,14 @@ class RunInput(Protocol):
 
 
 async def graph_input(
-    spec: GraphSpec, graph: Pregel[Any, Any, Any, Any], run: RunInput, values: Any
+    spec: GraphSpec,
+    graph: Pregel[Any, Any, Any, Any],
+    run: RunInput,
+    values: Any,
+    left: Sequence[ToolMessage] = (),
 ) -> Any:
-    """The input of the run's first invocation. `values`: the thread's state as it is before it.
+    """The input of the run's first invocation. `values`: the thread's state as it is before it,
+    `left`: what `leave` gave.
 
     A graph's own `input` hook is called as `input(message, run)`, sync or async, and its errors go
     to the caller. Calls that an earlier run left open are closed first in any case.
@@ -45,7 +52,50 @@ async def graph_input(
         made = await made if inspect.isawaitable(made) else made
     else:
         made = _default(graph, run)
-    return _after(closed_calls(values), made)
+    return _after([*left, *closed_calls(values)], made)
+
+
+async def leave(graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> list[ToolMessage]:
+    """Makes a thread that an earlier run left in the middle of a step ready for a new input.
+
+    LangGraph drops the results of that step's finished parts with the new input, though reading the
+    state shows them: those that answer a call are given back, to be put in again. Subgraphs that
+    keep a memory of their own get the ends of their open calls here.
+    """
+    live = await graph.aget_state(config, subgraphs=True)
+    for task in live.tasks:
+        inner = task.state
+        if isinstance(inner, StateSnapshot) and ":" not in _namespace(inner):
+            await _close_inside(graph, config, inner)
+    return await _dropped(graph, live)
+
+
+async def _close_inside(
+    graph: Pregel[Any, Any, Any, Any], config: RunnableConfig, inner: StateSnapshot
+) -> None:
+    ends = [*await _dropped(graph, inner), *closed_calls(inner.values)]
+    if ends and inner.next:
+        where = {**config["configurable"], "checkpoint_ns": _namespace(inner)}
+        there: RunnableConfig = {**config, "configurable": where}
+        await graph.aupdate_state(there, {"messages": ends}, as_node=inner.next[0])
+
+
+async def _dropped(graph: Pregel[Any, Any, Any, Any], live: StateSnapshot) -> list[ToolMessage]:
+    """Results that reading shows and that are not in the checkpoint itself."""
+    if not any(task.result for task in live.tasks):
+        return []
+    saved = await graph.aget_state(live.config)
+    known = {m.id for m in _messages(saved.values)}
+    return [m for m in _messages(live.values) if isinstance(m, ToolMessage) and m.id not in known]
+
+
+def _namespace(snapshot: StateSnapshot) -> str:
+    return str(snapshot.config["configurable"].get("checkpoint_ns", ""))
+
+
+def _messages(values: Any) -> list[BaseMessage]:
+    found = values.get("messages") if isinstance(values, Mapping) else None
+    return [m for m in found if isinstance(m, BaseMessage)] if isinstance(found, list) else []
 
 
 def closed_calls(values: Any) -> list[ToolMessage]:

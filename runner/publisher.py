@@ -395,6 +395,7 @@ class Outlet:
         self._bytes_max = bytes_max
         self._lost = asyncio.Event()
         self._room = asyncio.Event()
+        self.archiving = asyncio.Lock()
         self._room.set()
 
     @property
@@ -430,7 +431,8 @@ class Outlet:
         """
         last = self.writer.number_state(events)
         try:
-            await self._publisher.commit(self, change, last)
+            async with self.archiving:  # what a step's result is being saved with
+                await self._publisher.commit(self, change, last)
         except Declined:
             self.writer.withdraw_state()
             return False

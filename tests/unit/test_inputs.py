@@ -1,17 +1,23 @@
 """What graphs are invoked with (contract §8)."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import MessagesState
 
 from common.graphfile import GraphSpec, Reference
-from runner.inputs import CLOSED, closed_calls, graph_input
+from runner.inputs import CLOSED, closed_calls, graph_input, leave
+from runner.steps import Steps, run_config
+from tests.support.scripted import ScriptedModel
 
 SPEC = GraphSpec("agent", Reference(Path("agent.py"), "graph"))
 
@@ -129,3 +135,89 @@ async def test_the_input_hook_makes_the_input_and_open_calls_are_closed_all_the_
     }
     given = await graph_input(spec, graph, run, {"messages": [called("a")]})
     assert given["messages"][0].tool_call_id == "a"
+
+
+# what a run leaves behind that was stopped between a call and its result
+
+
+class Listener(ScriptedModel):
+    """Keeps what it was given."""
+
+    given: list[Any] = []  # noqa: RUF012  # pydantic copies it
+
+    def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        self.given.append(messages)
+        return super()._generate(messages, *args, **kwargs)
+
+
+def agent(model: Any, reached: asyncio.Event, **options: Any) -> Any:
+    @tool
+    async def fast(name: str) -> str:
+        """Answers."""
+        return f"seen {name}"
+
+    @tool
+    async def never(name: str) -> str:
+        """Does not answer."""
+        reached.set()
+        await asyncio.Event().wait()
+        return ""
+
+    return create_agent(model, [fast, never], **options)
+
+
+def inside(graph: Any) -> Any:
+    builder: Any = StateGraph(MessagesState).add_node("child", graph).add_edge(START, "child")
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+def open_calls(messages: list[Any]) -> list[str]:
+    """Ids of calls that no result follows before anything else is said: providers refuse these."""
+    waiting: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            return waiting
+        elif isinstance(message, AIMessage):
+            waiting = [call["id"] or "" for call in message.tool_calls]
+    return waiting
+
+
+async def invoke(graph: Any, given: Any, run_id: str) -> None:
+    config = run_config(thread_id="t", run_id=run_id, steps=Steps())
+    async for _ in graph.astream(given, config, subgraphs=True, durability="sync"):
+        pass
+
+
+@pytest.mark.parametrize("shape", ["agent", "subgraph", "subgraph with a memory"])
+@pytest.mark.parametrize("names", [["never"], ["fast", "never"], ["never", "fast", "never"]])
+async def test_a_conversation_goes_on_after_a_run_that_was_stopped_at_its_tools(
+    shape: str, names: list[str]
+) -> None:
+    calls: Any = [{"name": n, "args": {"name": "x"}, "id": f"c{i}"} for i, n in enumerate(names)]
+    model = Listener(turns=[AIMessage("", tool_calls=calls), AIMessage("fine")])
+    reached = asyncio.Event()
+    if shape == "agent":
+        graph = agent(model, reached, checkpointer=InMemorySaver())
+    else:
+        memory = True if shape == "subgraph with a memory" else None
+        graph = inside(agent(model, reached, checkpointer=memory))
+    first = asyncio.create_task(invoke(graph, await made(graph, "go"), "run_0"))
+    await reached.wait()
+    for _ in range(50):  # let the fast ones end
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    config = run_config(thread_id="t", run_id="run_1", steps=Steps())
+    left = await leave(graph, config)
+    values = (await graph.aget_state(config)).values
+    run = Run({"content": "new"}, user_message_id="msg_2")
+    await invoke(graph, await graph_input(SPEC, graph, run, values, left), "run_1")
+    seen = model.given[-1]
+    assert open_calls(seen) == []
+    assert seen[-1] == HumanMessage("new", id="msg_2")
+    if shape != "subgraph":
+        results = {m.tool_call_id: m.content for m in seen if isinstance(m, ToolMessage)}
+        expected = {f"c{i}": "seen x" if n == "fast" else CLOSED for i, n in enumerate(names)}
+        assert results == expected
