@@ -202,7 +202,7 @@ class Subscriptions:
 
     def _send(self, command: str, channels: list[bytes]) -> None:
         """Nothing without a connection: the next one asks for all that is wanted."""
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.write(packed(command, *channels))
 
 

@@ -114,6 +114,8 @@ class _Line:
     async def ask(self, commands: Sequence[bytes]) -> list[Any]:
         if not commands:
             return []
+        if self._writer.is_closing():  # not read to its end yet; uvloop refuses to write then
+            raise ConnectionError("closed")
         waiter = _Waiter(len(commands))
         self._waiting.append(waiter)
         self._writer.write(b"".join(commands))

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 import redis
+import uvloop
 from redis.asyncio import Redis
 
 from common.bus.client import Bus
@@ -237,3 +239,22 @@ class TestClient:
             await bus.ping()
         assert bus.away
         await bus.aclose()
+
+
+def test_a_connection_that_has_just_been_closed_is_away_also_on_the_loop_of_gateways(
+    redis_url: str,
+) -> None:
+    """uvloop raises a RuntimeError where asyncio merely warns about a write that comes too late."""
+
+    async def ask_over_a_closed_line() -> None:
+        bus = Bus(redis_url)
+        await bus.ping()
+        line = bus._wire._line
+        assert line is not None
+        line._writer.transport.abort()
+        with suppress(Unavailable):
+            await bus.ping()
+        assert line.closed, "nobody has noticed"
+        await bus.aclose()
+
+    uvloop.run(ask_over_a_closed_line())
