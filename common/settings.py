@@ -168,7 +168,14 @@ class RunnerSettings(Settings):
     )
     sequence_block: int = Field(1000, ge=1, description="numbers reserved at once")
     run_timeout_s: Seconds = Field(
-        3600, description="longest execution of a run; waiting for a person does not count"
+        3600,
+        description="longest execution of a run, all its runners together; waiting for a person"
+        " or in the queue does not count",
+    )
+    stuck_patience_s: Seconds = Field(
+        10,
+        description="code that goes on for so long after its run was ended costs the runner its"
+        " process: its other runs are handed over, and it exits with status 1",
     )
     attempts_max: int = Field(3, ge=1, description="deaths of a runner before the run fails")
     drain_timeout_s: Seconds = Field(

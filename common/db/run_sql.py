@@ -39,6 +39,7 @@ _FIELDS = [
     "updated_at",
     "replayable",
     "paused_at",
+    "executed_s",
 ]
 COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
@@ -105,17 +106,35 @@ SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation ORDER BY positi
 """)
 COUNT = Statement("SELECT status, count(*) FROM runs GROUP BY status")
 
-CLAIM = Statement(f"""
-WITH picked AS MATERIALIZED (
-    SELECT id, sequence_reserved, redis_identity FROM runs
-     WHERE status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
+# when the present owner lets go of a run, however that comes about
+LEFT = """runner_id = NULL, claimed_at = NULL, overdue_at = NULL, executed_s = executed_s
+           + greatest(0, coalesce(extract(epoch FROM clock_timestamp() - claimed_at), 0))"""
+
+_CLAIMABLE = """status = 'queued' AND NOT waiting AND graph = ANY(:graphs::text[])
        AND EXISTS (SELECT FROM runners WHERE id = :runner AND dead_at IS NULL AND NOT draining
-                                         AND lease_until > clock_timestamp())
-     ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),
+                                         AND lease_until > clock_timestamp())"""
+
+# `suspect`: one more death fails it, so what kills runners must not share one with the innocent
+CLAIM = Statement(f"""
+WITH suspect AS MATERIALIZED (
+    SELECT id, sequence_reserved, redis_identity FROM runs
+     WHERE {_CLAIMABLE} AND attempts > 0 AND attempts = :last_attempt
+       AND NOT EXISTS (SELECT FROM runs h WHERE h.runner_id = :runner
+                                            AND h.attempts = :last_attempt)
+     ORDER BY queued_at LIMIT least(1, :limit::int) FOR NO KEY UPDATE SKIP LOCKED),
+innocent AS MATERIALIZED (
+    SELECT id, sequence_reserved, redis_identity FROM runs
+     WHERE {_CLAIMABLE} AND attempts <> :last_attempt
+     ORDER BY queued_at LIMIT :limit::int - (SELECT count(*) FROM suspect)
+       FOR NO KEY UPDATE SKIP LOCKED),
+picked AS (SELECT * FROM suspect UNION ALL SELECT * FROM innocent),
 r AS (
     UPDATE runs SET status = 'running', runner_id = :runner, epoch = runs.epoch + 1,
            started_at = coalesce(runs.started_at, clock_timestamp()),
-           updated_at = clock_timestamp(),
+           updated_at = clock_timestamp(), claimed_at = clock_timestamp(),
+           overdue_at = clock_timestamp() + make_interval(secs => :overdue_after
+               + (:timeouts::jsonb ->> runs.graph)::double precision
+               - least(runs.executed_s, (:timeouts::jsonb ->> runs.graph)::double precision)),
            sequence_reserved = CASE WHEN runs.epoch = 0 THEN :reserve::bigint
                                     ELSE runs.sequence_reserved END,
            redis_identity = CASE WHEN runs.epoch = 0 THEN :identity::text
@@ -144,7 +163,7 @@ HOLD = Statement(f"SELECT 1 FROM runs WHERE {_HELD} FOR NO KEY UPDATE")
 
 FINISH = Statement(f"""
 WITH ended AS (
-    UPDATE runs SET status = :status, runner_id = NULL, finished_at = clock_timestamp(),
+    UPDATE runs SET status = :status, {LEFT}, finished_at = clock_timestamp(),
            updated_at = clock_timestamp(), last_sequence = :last, sequence_reserved = :last,
            message_id = :message, output = :output::jsonb, error = :error::jsonb,
            cancel_reason = :reason, next = '[]'
@@ -168,7 +187,7 @@ RETURNING {COLUMNS}, followed
 """)
 
 PAUSE = Statement(f"""
-UPDATE runs SET status = 'interrupted', runner_id = NULL, updated_at = clock_timestamp(),
+UPDATE runs SET status = 'interrupted', {LEFT}, attempts = 0, updated_at = clock_timestamp(),
        last_sequence = :last, sequence_reserved = :last, next = :next::jsonb,
        paused_at = coalesce(:paused_at::text, paused_at)
  WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
@@ -177,14 +196,14 @@ RETURNING 1
 """)
 
 REQUEUE = Statement(f"""
-UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = :reason,
+UPDATE runs SET status = 'queued', {LEFT}, resume_reason = :reason,
        queued_at = clock_timestamp(), updated_at = clock_timestamp(),
        last_sequence = :last, sequence_reserved = :last
  WHERE {_HELD} RETURNING 1
 """)
 
 GIVE_BACK = Statement(f"""
-UPDATE runs SET status = 'queued', runner_id = NULL, resume_reason = 'failover',
+UPDATE runs SET status = 'queued', {LEFT}, resume_reason = 'failover',
        attempts = attempts + :charged::int,
        queued_at = clock_timestamp(), updated_at = clock_timestamp()
  WHERE {_HELD} RETURNING 1
@@ -199,9 +218,10 @@ UPDATE runs SET status = 'queued', epoch = epoch + 1, resume_reason = :reason,
 RETURNING {COLUMNS}
 """)
 
+# the first request counts its age from then on: asking again must not postpone it
 REQUEST_CANCEL = Statement(f"""
 UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
-       updated_at = clock_timestamp()
+       updated_at = CASE WHEN cancel_requested IS NULL THEN clock_timestamp() ELSE updated_at END
  WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
 """)
 

@@ -18,6 +18,9 @@ LOCK_CLASS: Final = int.from_bytes(b"Stdy")
 """First half of the advisory lock (class, runners.slot): nobody else's locks look like ours."""
 
 
+CANCEL_WITHIN_S: Final = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class Runner:
     """A row of `runners`, and how many runs it holds."""
@@ -90,9 +93,17 @@ async def reap(
     `charged`). A run does not fail because its database did. Rows that a stopped
     process still holds locked are passed over: `terminate_sessions` frees them, the next look takes
     them. The epoch rises with the claim; until then the old owner is the newest and may go on.
+
+    A living runner loses, uncharged, what it should have ended: a run that is overdue, or whose
+    cancellation was asked `CANCEL_WITHIN_S` ago. Its event loop may stand still (runner/leftovers).
     """
     rows = await _REAP.rows(
-        connection, grace=grace_s, ttl=ttl_s, lock_class=LOCK_CLASS, charged=charged
+        connection,
+        grace=grace_s,
+        ttl=ttl_s,
+        lock_class=LOCK_CLASS,
+        charged=charged,
+        cancel_within=CANCEL_WITHIN_S,
     )
     return Reaped(
         runners=[row[1] for row in rows if row[0] == "runner"],
@@ -159,19 +170,27 @@ dead AS (
                 AND pg_postmaster_start_time()
                     < clock_timestamp() - make_interval(secs => :ttl)))
     RETURNING id),
-orphaned AS MATERIALIZED (
-    SELECT r.id FROM runs r
-     WHERE r.runner_id IS NOT NULL
-       AND NOT EXISTS (SELECT FROM runners l WHERE l.id = r.runner_id AND l.dead_at IS NULL
-                                                AND l.id NOT IN (SELECT id FROM dead))
-     ORDER BY r.id FOR NO KEY UPDATE SKIP LOCKED),
+held_runs AS (
+    SELECT r.id, r.runner_id, l.lease_until,
+           l.id IS NULL OR l.dead_at IS NOT NULL OR l.id IN (SELECT id FROM dead) AS orphaned,
+           r.overdue_at < clock_timestamp() OR (r.cancel_requested IS NOT NULL AND
+               r.updated_at < clock_timestamp() - make_interval(secs => :cancel_within)) AS late
+      FROM runs r LEFT JOIN runners l ON l.id = r.runner_id WHERE r.runner_id IS NOT NULL),
+to_hand_back AS MATERIALIZED (
+    SELECT r.id, h.orphaned, least(clock_timestamp(), h.lease_until) AS until
+      FROM runs r JOIN held_runs h ON h.id = r.id AND h.runner_id = r.runner_id
+     WHERE h.orphaned OR h.late
+     ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED),
 handed_back AS (
-    UPDATE runs SET status = 'queued', runner_id = NULL, attempts = attempts + CASE
-               WHEN :charged::boolean AND pg_postmaster_start_time()
+    UPDATE runs SET status = 'queued', runner_id = NULL, claimed_at = NULL, overdue_at = NULL,
+           attempts = attempts + CASE
+               WHEN orphaned AND :charged::boolean AND pg_postmaster_start_time()
                     < clock_timestamp() - make_interval(secs => :ttl) THEN 1 ELSE 0 END,
+           executed_s = executed_s
+               + greatest(0, coalesce(extract(epoch FROM t.until - claimed_at), 0)),
            resume_reason = 'failover', queued_at = clock_timestamp(),
            updated_at = clock_timestamp()
-      FROM orphaned WHERE runs.id = orphaned.id AND runs.status = 'running'
+      FROM to_hand_back t WHERE runs.id = t.id AND runs.status = 'running'
     RETURNING runs.id)
 SELECT 'runner', id FROM dead UNION ALL SELECT 'run', id FROM handed_back
 """)

@@ -16,7 +16,7 @@ wait unseen. A run that is to be rolled back can only end as cancelled: nothing 
 stored and then be gone. All locks of a conversation's runs are taken in order of `position`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,6 +64,7 @@ class Run:
     updated_at: datetime
     replayable: bool
     paused_at: str | None
+    executed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,10 @@ class Ended:
     promoted: str | None
 
 
+OVERDUE_AFTER_S = 5.0
+"""So long after its time limit a run is taken from an owner that has not ended it."""
+
+_NEVER = -1
 _CREATE_TRIES = 10
 
 
@@ -179,11 +184,18 @@ async def claim(
     limit: int,
     reserve: int,
     redis_identity: str | None,
+    *,
+    timeouts_s: Mapping[str, float] | None = None,
+    attempts_max: int = 1,
 ) -> list[ClaimedRun]:
     """Up to `limit` queued runs, the longest waiting first; each goes to one claimer only.
 
     Raises each epoch. A run that never had an owner gets its first `reserve` numbers and its Redis
     noted right here. Nothing for a runner that is dead or whose lease is over.
+
+    `timeouts_s`: longest execution by graph, over all owners; the owner ends the run itself then,
+    and loses it to the reapers some seconds later if it does not. `attempts_max`: of those whose
+    last attempt it is, a runner holds one at a time, since one of them may be what kills runners.
     """
     rows = await run_sql.CLAIM.rows(
         connection,
@@ -192,6 +204,9 @@ async def claim(
         limit=limit,
         reserve=reserve,
         identity=redis_identity,
+        timeouts=dict(timeouts_s or {}),
+        overdue_after=OVERDUE_AFTER_S,
+        last_attempt=attempts_max - 1 or _NEVER,
     )
     return [ClaimedRun(*row) for row in rows]
 
@@ -278,6 +293,9 @@ async def pause(
     paused_at: str | None = None,
 ) -> bool:
     """running → interrupted. In a transaction that began with `hold`.
+
+    A run that came to ask a person works so far: its deaths are forgotten (`attempts`), which
+    cannot go on for ever without people.
 
     False after a `hold` that was True: a decision or a cancel request came in between. The run must
     not wait then: look again, and go on (contract §5). `paused_at` names the breakpoint at which it

@@ -8,6 +8,9 @@ is a CHECK or a unique index here, so that no code path can break it:
   statuses carry their error, reason and time, no other does (contract §2);
 * numbers of a running run are reserved before they are used (design §3).
 
+`runs.executed_s` is what the run was executed for before its present owner (`claimed_at`) took it;
+waiting for a person and in the queue do not count. After `overdue_at` any reaper takes it away.
+
 `runs.followed` says that at least one run waits behind this one. Whoever enqueues sets it on the
 active run's row; whoever ends that run reads it with the same UPDATE and promotes the next.
 """
@@ -20,6 +23,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -155,6 +159,9 @@ runs = Table(
     _moment("updated_at"),
     Column("replayable", Boolean, nullable=False, server_default=text("true")),
     Column("paused_at", Text),
+    Column("executed_s", Double, nullable=False, server_default=text("0")),
+    _moment("claimed_at", null=True),
+    _moment("overdue_at", null=True),
     CheckConstraint(one_of("status", STATUSES), name="runs_status"),
     CheckConstraint("(status = 'running') = (runner_id IS NOT NULL)", name="runs_runner"),
     CheckConstraint(f"({IS_TERMINAL}) = (finished_at IS NOT NULL)", name="runs_finished"),
@@ -183,6 +190,11 @@ runs = Table(
         "runs_replayable",
         "finished_at",
         postgresql_where=text("replayable AND finished_at IS NOT NULL"),
+    ),
+    Index(
+        "runs_suspect",
+        "queued_at",
+        postgresql_where=text("status = 'queued' AND NOT waiting AND attempts > 0"),
     ),
     Index("runs_held", "runner_id", postgresql_where=text("runner_id IS NOT NULL")),
     Index(

@@ -277,6 +277,7 @@ class Machine(RuleBasedStateMachine):
         assert paused == may
         if paused:
             run.become("interrupted")
+            run.attempts = 0
 
     @rule(handle=handles, clean=st.booleans())
     def requeue(self, handle: Handle, clean: bool) -> None:
