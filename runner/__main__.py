@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import sys
+from contextlib import suppress
+from typing import Final
 
 import uvloop
 
@@ -11,26 +13,60 @@ from common.errors import SteadyrunError
 from common.masking import Masker
 from common.settings import RunnerSettings, load
 from runner.app import serve
+from runner.ending import BEAT_INTERVAL_S, LoopWatch, end_within
+from runner.worker import HAND_OVER_LIMIT_S
+
+EXIT_LIMIT_S: Final = 2.0
+# beyond what a drain takes: a step boundary, the hand-over, Postgres that does not answer
+DRAIN_SLACK_S: Final = 10.0
+STALL_SLACK_S: Final = 3.0
 
 
 def main() -> int:
-    """0 after SIGTERM or Ctrl-C, 1 with one line on standard error when it cannot start."""
+    """0 after SIGTERM or Ctrl-C; 1 with one line on standard error when it cannot start, or when
+    user code in it does not end."""
     try:
         settings = load(RunnerSettings)
         telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="runner")
-        uvloop.run(_serve_until_signalled(settings))
+        return uvloop.run(_serve_until_signalled(settings))
     except SteadyrunError as error:
-        print(f"steadyrun runner: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
+        return _failed(str(error))
 
 
-async def _serve_until_signalled(settings: RunnerSettings) -> None:
+async def _serve_until_signalled(settings: RunnerSettings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def drain() -> None:
+        stop.set()
+        end_within(2 * settings.drain_timeout_s + HAND_OVER_LIMIT_S + DRAIN_SLACK_S, 1)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, stop)
+        loop.add_signal_handler(number, drain)
+    beating = asyncio.create_task(_beat(settings))
+    status = 1
+    try:
+        stuck = await serve(settings, stop)
+        status = 0 if stuck is None else _failed(f"code of run {stuck} does not end; it ends here")
+    finally:
+        beating.cancel()
+        end_within(EXIT_LIMIT_S, status)
+    return status
+
+
+async def _beat(settings: RunnerSettings) -> None:
+    """The lease is over before the watch ends the process."""
+    watch = LoopWatch(settings.loop_stall_max_s + settings.lease_ttl_s + STALL_SLACK_S)
+    watch.start()
+    with suppress(asyncio.CancelledError):
+        while True:
+            watch.beat()
+            await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+def _failed(message: str) -> int:
+    print(f"steadyrun runner: {message}", file=sys.stderr)  # noqa: T201
+    return 1
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ from common.starting import when_available
 from runner.absence import Absence
 from runner.attendance import INTERVAL_S, Attendance
 from runner.cleaner import Cleaner, Retention
-from runner.guarding import task_factory
+from runner.guarding import Threads, task_factory
 from runner.kit import Kit
 from runner.lease import Lease
+from runner.leftovers import Leftovers
 from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
 from runner.reaper import LastLook, Reaper
@@ -44,24 +45,38 @@ from runner.worker import Worker
 log = structlog.get_logger(__name__)
 
 NEW_LIFE_PAUSE_S = 0.5
+THREADS_MIN = 64  # they are made as they are needed
 
 
-async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
-    """Until `stop` is set. Raises Misconfigured, or Unavailable if a server is missing at start."""
-    asyncio.get_running_loop().set_task_factory(task_factory)
+async def serve(settings: RunnerSettings, stop: asyncio.Event) -> str | None:
+    """Until `stop` is set, or code of a run does not end: then the process must (it is the run
+    that this answers). Raises Misconfigured, or Unavailable if a server is missing at start."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_factory)
+    loop.set_default_executor(Threads(max(THREADS_MIN, 4 * settings.runner_concurrency)))
     registry = Registry.load(settings.graphs)
     await registry.prepare()
-    if await _unless(
+    if not await _unless(
         stop, when_available(lambda: _check_servers(settings), settings.start_patience_s)
     ):
-        await _live_on(settings, registry, stop)
+        return None
+    leftovers = Leftovers(settings.stuck_patience_s)
+    watching = asyncio.create_task(leftovers.watch())
+    watching.add_done_callback(lambda _: stop.set())
+    try:
+        await _live_on(settings, registry, leftovers, stop)
+        return watching.result() if watching.done() else None
+    finally:
+        watching.cancel()
 
 
-async def _live_on(settings: RunnerSettings, registry: Registry, stop: asyncio.Event) -> None:
+async def _live_on(
+    settings: RunnerSettings, registry: Registry, leftovers: Leftovers, stop: asyncio.Event
+) -> None:
     last_look = LastLook()
     while not stop.is_set():
         try:
-            await _Life(settings, registry, stop, last_look).live()
+            await _Life(settings, registry, leftovers, stop, last_look).live()
         except Unavailable as error:
             log.warning("life_ended", what=error.what)
             await _unless(stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
@@ -103,12 +118,14 @@ class _Life:
         self,
         settings: RunnerSettings,
         registry: Registry,
+        leftovers: Leftovers,
         stop: asyncio.Event,
         last_look: LastLook,
     ) -> None:
         self._last_look = last_look
         self._settings = settings
         self._registry = registry
+        self._leftovers = leftovers
         self._stop = stop
         self._id = new_id("rnr")
         self._over = asyncio.Event()
@@ -148,7 +165,9 @@ class _Life:
 
         masker = Masker(settings.masking_patterns)
         signals = Signals(bus)
-        self._publisher = Publisher(self._db, bus_log, publisher_limits(settings))
+        self._publisher = Publisher(
+            self._db, bus_log, publisher_limits(settings), lambda: self._lease.held
+        )
         kit = Kit(
             db=self._db,
             bus_log=bus_log,
@@ -160,6 +179,7 @@ class _Life:
             settings=settings,
             questions=Questions(self._registry, masker),
             may_execute=lambda: self._lease.held,
+            leftovers=self._leftovers,
         )
         self._worker = Worker(kit, self._id)
         self._owner = OwnerActs(self._db, bus_log, signals)

@@ -44,6 +44,7 @@ from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
 from runner.breakpoints import JUST_ENDED
 from runner.gate import Gate
+from runner.guarding import outside_graph
 from runner.sessions import Sessions
 
 T = TypeVar("T")
@@ -202,7 +203,10 @@ class FencedSaver(SessionSaver):
     async def _dump(self, dump: Any, *args: Any) -> list[tuple[Any, ...]]:
         """Serialise inline (a thread costs more than it gives), except after a big state."""
         big = self._last_bytes > BIG_STATE_BYTES
-        rows: list[tuple[Any, ...]] = await asyncio.to_thread(dump, *args) if big else dump(*args)
+        with outside_graph():
+            rows: list[tuple[Any, ...]] = (
+                await asyncio.to_thread(dump, *args) if big else dump(*args)
+            )
         self._last_bytes = sum(len(row[-1] or b"") for row in rows)
         return rows
 
@@ -237,7 +241,8 @@ class FencedSaver(SessionSaver):
         deadline, pause_s = time.monotonic() + self._patience_s, PAUSE_S
         while True:
             try:
-                return await _apart(act())
+                with outside_graph():  # it may load in a thread
+                    return await _apart(act())
             except Unavailable:
                 if time.monotonic() + pause_s > deadline:
                     raise

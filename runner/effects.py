@@ -45,11 +45,12 @@ from common.db.values import is_storable
 from common.errors import LeaseLost, Unavailable
 from runner.authoring import effects as authoring
 from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
+from runner.guarding import counted
 from runner.outcomes import Cancelled, Failed, Outcome
 
 KEY_CHARS_MAX: Final = 256
 OUTCOME_BYTES_MAX: Final = 256 * 1024
-GRACE_S: Final = 1.5  # less than runner.execution.CANCEL_GRACE_S
+GRACE_S: Final = 1.0  # less than runner.execution.CANCEL_GRACE_S
 _RETRY_S: Final = 0.2
 _LEAVING_S: Final = 10.0
 
@@ -354,6 +355,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
     """A thread of its own: those of the loop may all be waiting for effects (`guarded_sync`), and a
     call that never returns must not keep the process from exiting."""
     future: Future[T] = Future()
+    call = counted(call)
     context = contextvars.copy_context()
 
     def root() -> None:

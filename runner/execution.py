@@ -8,6 +8,10 @@ announced with the steps that will be shown again. Clients are never waited for;
 
 Outcomes are values (`runner/outcomes`). LeaseLost ends everything at once without a trace: another
 owner has the run. Unavailable gives the run back as soon as Postgres answers.
+
+Code that does not let itself be stopped is left behind after a moment (`runner/leftovers`), its
+mute: the outcome is stored without it. A run whose cancellation was asked, whose time is
+over or whose runners died too often is not executed any more: its code may be what ended them.
 """
 
 import asyncio
@@ -32,7 +36,7 @@ from runner.checkpointer import FencedSaver
 from runner.durable import Durable
 from runner.effects import Effects
 from runner.gate import Gate
-from runner.guarding import enter_graph
+from runner.guarding import Work, enter_graph
 from runner.inputs import described, graph_input, leave
 from runner.kit import Kit
 from runner.opening import open_outlet
@@ -45,7 +49,9 @@ from runner.translate import Translator
 
 log = structlog.get_logger(__name__)
 
-CANCEL_GRACE_S = 2.0
+CANCEL_GRACE_S = 1.5
+VALUES_WITHIN_S = 5.0
+LAST_LOOK_S = 3.0  # at a run whose time is over: it may have come to its end unstored
 _STREAM_MODES: Any = ["messages", "tasks", "tools", "custom"]  # "tools" is not in the literal
 
 
@@ -57,7 +63,11 @@ class Execution:
         self._kit = kit
         self._spec = kit.registry.spec(run.graph)
         self._control = RunControl()
-        self._stop: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._stop: asyncio.Future[Outcome | None] = loop.create_future()
+        timeout_s = kit.timeout_s(run.graph)
+        self._over_at = loop.time() + timeout_s - run.executed_s
+        self._deadline = max(self._over_at, loop.time() + min(LAST_LOOK_S, timeout_s))
         self._decided = asyncio.Event()
         self._config = self._new_config(Steps())
         self._page = Page()
@@ -76,6 +86,10 @@ class Execution:
             stop=self._stop_with,
             mask=kit.masker.text,
         )
+        self._work = Work()
+        self._translator: Translator | None = None
+        if run.cancel_requested is not None:
+            self.cancel(run.cancel_requested)
 
     def cancel(self, reason: CancelReason) -> None:
         """Stop executing and end the run as cancelled."""
@@ -130,7 +144,13 @@ class Execution:
         discard = await self._prepare()
         run, kit, page = self.claimed, self._kit, self._page
         outlet = await open_outlet(
-            kit, run, page, discard, on_lost=self.lose, stopped=self._stop.done
+            kit,
+            run,
+            page,
+            discard,
+            on_lost=self.lose,
+            stopped=lambda: self._stop.done() and not self._is_cancelled,
+            hurried=lambda: self._is_cancelled,
         )
         self._outlet = outlet
         self._storing = Storing(kit, run, self._graph, outlet, page, self._values)
@@ -138,17 +158,47 @@ class Execution:
     async def _prepare(self) -> Callable[[Page], list[str]]:
         """Build the graph; what is to be discarded of a page. One that cannot be built fails once
         the log is open, so that this is told."""
+        task = asyncio.create_task(self._build())
+        awaited: set[asyncio.Future[Any]] = {task, self._stop}
+        timeout_s = self._deadline - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait(awaited, timeout=timeout_s, return_when="FIRST_COMPLETED")
+        finally:
+            await self._end(task)
+        if self._stop.done() and self._stop.result() is None:
+            raise LeaseLost(self.claimed.id, self.claimed.epoch)
+        if task.done() and not task.cancelled():
+            return task.result()
+        self._graph = None
+        return _nothing
+
+    async def _build(self) -> Callable[[Page], list[str]]:
         run, kit = self.claimed, self._kit
+        enter_graph(self._work)
+        if not (self._may_execute or kit.registry.is_built(run.graph)):
+            return _nothing
         saver = FencedSaver(kit.sessions, run.id, run.epoch, gate=self._gate)
         try:
             self._graph = await kit.registry.graph(run.graph, saver, self._config)
             return _nothing if run.epoch == 1 else (await self._durable()).discard
         except (LeaseLost, Unavailable):
             raise
-        except Exception:  # a user's factory, or a state that cannot be read
+        except (Exception, SystemExit, KeyboardInterrupt):  # a user's factory, an unreadable state
             log.warning("graph_failed", exc_info=True)
             self._graph = None
             return _nothing
+
+    @property
+    def _may_execute(self) -> bool:
+        return not (self._stop.done() or self._is_worn_out or self._time_is_over)
+
+    @property
+    def _is_worn_out(self) -> bool:
+        return self.claimed.attempts >= self._kit.settings.attempts_max
+
+    @property
+    def _time_is_over(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._over_at
 
     async def _durable(self) -> Durable:
         assert self._graph is not None
@@ -162,7 +212,15 @@ class Execution:
         return set((self.claimed.paused_at or "").split())
 
     async def _values(self) -> Any:
-        return None if self._graph is None else (await self._durable()).values
+        """None as well when the state cannot be read in time: the outcome must be stored."""
+        if self._graph is None:
+            return None
+        try:
+            async with asyncio.timeout(VALUES_WITHIN_S):
+                return (await self._durable()).values
+        except TimeoutError:
+            log.warning("state_not_read")
+            return None
 
     @property
     def _open_outlet(self) -> Outlet:
@@ -170,6 +228,10 @@ class Execution:
         return self._outlet
 
     # stopping
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._stop.done() and isinstance(self._stop.result(), Cancelled)
 
     def _stop_with(self, outcome: Outcome | None) -> None:
         if not self._stop.done():
@@ -182,14 +244,32 @@ class Execution:
             return await self._first_of(task)
         finally:
             self._gate.close()
-            await _end(task)
+            await self._end(task)
             await self._effects.settle()
+
+    async def _end(self, task: "asyncio.Task[Any]") -> None:
+        """Cancelled and waited for, but not for long; what goes on then is left behind, mute."""
+        if _has_ended_well(task):
+            return
+        task.add_done_callback(_see)  # what it raises: the outcome that stopped it counts
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+        if not task.done():
+            self._mute()
+        self._kit.leftovers.add(self.claimed.id, task, self._work)
+
+    def _mute(self) -> None:
+        """What was begun is closed in its stead; nothing that it still says is heard."""
+        if self._outlet is not None:
+            if self._translator is not None:
+                self._close(self._translator)
+            self._outlet.mute()
 
     async def _first_of(self, task: "asyncio.Task[Outcome]") -> Outcome:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._spec.run_timeout_s or self._kit.settings.run_timeout_s)
-        while not task.done() and not self._stop.done() and loop.time() < deadline:
-            await self._next_notice(task, deadline - loop.time())
+        while not task.done() and not self._stop.done() and loop.time() < self._deadline:
+            await self._next_notice(task, self._deadline - loop.time())
         if self._stop.done():
             if (outcome := self._stop.result()) is None:
                 raise LeaseLost(self.claimed.id, self.claimed.epoch)
@@ -211,9 +291,9 @@ class Execution:
 
     async def _attempt(self) -> Outcome:
         """Outcomes of whatever a graph does. Raises LeaseLost."""
-        enter_graph()
+        enter_graph(self._work)
         self._effects.enter()
-        if self.claimed.attempts >= self._kit.settings.attempts_max:
+        if self._is_worn_out:
             return Failed("RUNNER_LOST", "The run lost its runner several times.", True)
         if self._graph is None:
             return Failed("GRAPH_ERROR", "The agent could not be prepared.", False)
@@ -230,7 +310,6 @@ class Execution:
             return Failed("GRAPH_ERROR", f"The agent failed ({type(error).__name__}).", False)
 
     async def _execute(self) -> Outcome:
-        self._context = await self._make_context()
         streamed = False
         while True:
             state = await self._durable()
@@ -238,8 +317,12 @@ class Execution:
             stops = streamed or not state.breakpoints.issubset(self._passed)
             if (outcome := _outcome(state, answers, stops=stops)) is not None:
                 return outcome
+            if self._time_is_over:
+                return _TIMED_OUT
             if streamed:
                 self._announce(state, answers)
+            else:
+                self._context = await self._make_context()
             await self._stream(await self._input(state, answers), state)
             streamed = True
 
@@ -269,8 +352,9 @@ class Execution:
         self._tell([Event("run_resumed", fields)])
 
     def _tell(self, events: list[Event]) -> None:
-        self._page.apply(events)
-        self._open_outlet.emit(events)
+        if not self._open_outlet.is_mute:
+            self._page.apply(events)
+            self._open_outlet.emit(events)
 
     async def _input(self, state: Durable, answers: dict[str, Any]) -> Any:
         if answers:
@@ -283,23 +367,32 @@ class Execution:
 
     async def _stream(self, given: Any, state: Durable) -> None:
         outlet = self._open_outlet
+        if outlet.is_mute:
+            raise LeaseLost(self.claimed.id, self.claimed.epoch)
         steps = Steps()  # a step that is executed again begins to count anew
-        translator = self._translator(state, steps)
+        self._translator = translator = self._new_translator(state, steps)
         self._gate.open(steps, outlet)
         try:
             async for chunk in self._chunks(given, self._new_config(steps)):
+                if outlet.is_mute:
+                    raise LeaseLost(self.claimed.id, self.claimed.epoch)
                 self._tell(translator.feed(chunk))
                 self._gate.note(chunk)
                 await outlet.room()
         finally:
             self._gate.close()
-            self._tell(translator.close())
+            if not outlet.is_mute:
+                self._close(translator)
+
+    def _close(self, translator: Translator) -> None:
+        self._translator = None
+        self._tell(translator.close())
 
     def _new_config(self, steps: Steps) -> RunnableConfig:
         run = self.claimed
         return run_config(thread_id=run.conversation_id, run_id=run.id, steps=steps)
 
-    def _translator(self, state: Durable, steps: Steps) -> Translator:
+    def _new_translator(self, state: Durable, steps: Steps) -> Translator:
         settings = self._kit.settings
         return Translator(
             run_id=self.claimed.id,
@@ -354,12 +447,13 @@ def _outcome(state: Durable, answers: dict[str, Any], *, stops: bool) -> Outcome
     return None
 
 
-async def _end(task: "asyncio.Task[Any]") -> None:
-    """Cancelled and waited for, but not for ever: a thread of the user's cannot be stopped."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
-    if not task.done():
-        log.error("graph_does_not_stop")
-    elif not task.cancelled():
-        task.exception()  # seen; the outcome that stopped it counts
+def _has_ended_well(task: "asyncio.Task[Any]") -> bool:
+    """A failed graph may leave a parallel branch behind in its thread."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return False
+    return not isinstance(task.result(), Failed)
+
+
+def _see(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -8,6 +8,7 @@ from common.bus.signals import Signals
 from common.db.engine import Database
 from common.masking import Masker
 from common.settings import RunnerSettings
+from runner.leftovers import Leftovers
 from runner.publisher import Publisher
 from runner.questions import Questions
 from runner.registry import Registry
@@ -27,3 +28,8 @@ class Kit:
     questions: Questions
     may_execute: Callable[[], bool]
     """Whether the lease holds, by the local clock; for any thread."""
+    leftovers: Leftovers
+
+    def timeout_s(self, graph: str) -> float:
+        """Longest execution of a run of this graph, over all its owners."""
+        return self.registry.spec(graph).run_timeout_s or self.settings.run_timeout_s

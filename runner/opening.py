@@ -33,14 +33,16 @@ async def open_outlet(
     *,
     on_lost: Callable[[], None],
     stopped: Callable[[], bool],
+    hurried: Callable[[], bool],
 ) -> Outlet:
     """The outlet, with `run_started` or `run_resumed` in it, and `page` as it is then.
 
-    Raises LeaseLost, and Unavailable, also when `stopped` while a server is waited for.
+    Raises LeaseLost, and Unavailable, also when `stopped` while a server is waited for. `hurried`:
+    Redis is not waited for, since the run is about to be cancelled.
     """
     if run.epoch == 1:
         return _begin(kit, run, on_lost)
-    opened, generation = await _take_over(kit, run, stopped)
+    opened, generation = await _take_over(kit, run, stopped, hurried)
     await read_page(kit, run.id, page)
     first = _first_event(run, opened, discard(page))
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
@@ -89,7 +91,9 @@ def _writer(kit: Kit, run: ClaimedRun, opened: Opened) -> RunWriter:
     )
 
 
-async def _take_over(kit: Kit, run: ClaimedRun, stopped: Callable[[], bool]) -> tuple[Opened, int]:
+async def _take_over(
+    kit: Kit, run: ClaimedRun, stopped: Callable[[], bool], hurried: Callable[[], bool]
+) -> tuple[Opened, int]:
     """The generation is that of the connection on which the log was opened."""
     loop = asyncio.get_running_loop()
     patience_s = TAIL_PATIENCE_S if run.resume_reason == "failover" else 0.0
@@ -100,7 +104,7 @@ async def _take_over(kit: Kit, run: ClaimedRun, stopped: Callable[[], bool]) -> 
             generation = kit.bus_log.generation
             return await open_log(kit.db, kit.bus_log, run), generation
         except Unavailable as error:
-            if error.what == "Redis" and loop.time() >= deadline:
+            if error.what == "Redis" and (hurried() or loop.time() >= deadline):
                 return _without_redis(run), NEVER
             if stopped():
                 raise

@@ -61,8 +61,17 @@ class PublisherLimits:
 class Publisher:
     """Owns the sending connection; `run` ends by cancellation."""
 
-    def __init__(self, db: Database, bus_log: LogConnection, limits: PublisherLimits) -> None:
+    def __init__(
+        self,
+        db: Database,
+        bus_log: LogConnection,
+        limits: PublisherLimits,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`may_send`: whether the lease lasts. The epoch would refuse what is sent after it, once
+        somebody has claimed the run; a process that was stopped must not speak before that."""
         self._db = db
+        self._may_send = may_send
         self._log = bus_log
         self._limits = limits
         self._outlets: set[Outlet] = set()
@@ -133,7 +142,7 @@ class Publisher:
         busy = self._numbered()
         if self._away and time.monotonic() < self._rests_until:
             return self._leave_to_archive()
-        if not busy and not self._left:
+        if not (busy or self._left) or not self._may_send():
             return None
         await self._log.connect()
         await self._tell_left()
@@ -388,6 +397,7 @@ class Outlet:
         self.fresh = generation == NEVER and writer.epoch == 1  # there was no earlier owner
         self.leaving = False  # the status is stored and no longer `running`; what is left is told
         self.opening = False
+        self.is_mute = False
         self._publisher = publisher
         self._noted = noted
         self._claimed_at = time.monotonic()
@@ -404,11 +414,17 @@ class Outlet:
 
     def emit(self, events: Iterable[Event]) -> None:
         """Never waits. See `room` for the bound."""
+        if self.is_mute:
+            return
         self.writer.emit(events)
         self._publisher.wake()
         if self.writer.held_bytes > self._bytes_max:
             self._room.clear()
             self._publisher.archive_soon()
+
+    def mute(self) -> None:
+        """From now on only `settle` speaks: the run's code goes on though it was stopped."""
+        self.is_mute = True
 
     async def room(self) -> None:
         """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""

@@ -53,6 +53,10 @@ class Registry:
     def spec(self, name: str) -> GraphSpec:
         return self.file.graphs[name]
 
+    def is_built(self, name: str) -> bool:
+        """Whether `graph` calls no factory of the user's any more."""
+        return name in self._ready
+
     async def prepare(self) -> None:
         """Build what factories without a config make. Raises `Misconfigured`."""
         for name, source in self._sources.items():

@@ -165,6 +165,8 @@ class Worker:
                 limit=room,
                 reserve=kit.settings.sequence_block,
                 redis_identity=kit.bus_log.identity or None,
+                timeouts_s={name: kit.timeout_s(name) for name in kit.registry.names},
+                attempts_max=kit.settings.attempts_max,
             )
 
     def _execute(self, run: ClaimedRun) -> None:

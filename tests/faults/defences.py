@@ -350,8 +350,8 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 RUN_SQL,
-                "ORDER BY queued_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED),\nr AS (",
-                "ORDER BY queued_at LIMIT :limit),\nr AS (",
+                "(SELECT count(*) FROM suspect)\n       FOR NO KEY UPDATE SKIP LOCKED),",
+                "(SELECT count(*) FROM suspect)),",
             )
         ],
         ["tests/integration/test_db_runs.py", "-k", "claim"],
