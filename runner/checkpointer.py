@@ -69,9 +69,7 @@ _ARCHIVE = """, e AS (
   SELECT %(run)s, u.* FROM f, unnest(
     %(afters)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[], %(epochs)s::int[],
     %(ends)s::text[], %(frames)s::bytea[]) u
-  ON CONFLICT DO NOTHING)"""
-# no index is named: steps that end at once archive the same batches at the same time, and whichever
-# unique index notices that first must not raise
+  ON CONFLICT (run_id, last_sequence) DO NOTHING)"""
 
 _PUT = (
     _FENCE
