@@ -63,7 +63,9 @@ class Gateway:
         self.bus = _bus(settings)
         self.log = _log(settings)
         self.reader = LogReader(self.bus)
-        self.history = History(self.db, self.reader, self.metrics)
+        self.history = History(
+            self.db, self.reader, self.metrics, place_wait_s=settings.postgres_wait_s
+        )
         self.hub = self._hub()
         self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
         self.watching = self._watching()

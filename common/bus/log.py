@@ -174,14 +174,15 @@ class LogConnection:
 
     @property
     def connected(self) -> bool:
-        return self._wire.connected
+        """Also to a server that is known: whoever connected may have been cancelled in between."""
+        return self._known and self._wire.connected
 
     async def connect(self) -> None:
         """Nothing, if there is a connection; else a new one: `generation` rises, `identity` is its
         server's, and every run has to be opened again. Raises Unavailable."""
         loop = asyncio.get_running_loop()
         async with self._connecting:
-            if self._wire.connected:
+            if self.connected:
                 return
             if loop.time() < self._away_until:
                 raise Unavailable("Redis")

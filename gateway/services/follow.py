@@ -110,10 +110,11 @@ class Hub:
             loop = asyncio.get_running_loop()
             topic.release = loop.call_later(self._linger_s, self._release, topic)
 
-    async def read(self, topic: Topic, after: int, count: int) -> list[Batch]:
+    def read(self, topic: Topic, after: int, count: int) -> "asyncio.Task[list[Batch]]":
         """The log after `after`, one read for all that ask the same at the same version.
 
-        A read that began at an older version does not do: it may have missed what changed.
+        A read that began at an older version does not do: it may have missed what changed. It is
+        shared: whoever waits for it must not cancel it.
         """
         key = (topic.version, topic.archived, topic.told, after, count)
         reading = topic.reads.get(key)
@@ -121,7 +122,7 @@ class Hub:
             reading = asyncio.create_task(self._read(topic, after, count))
             topic.reads[key] = reading
             reading.add_done_callback(lambda done: _settled(topic, key, done))
-        return await asyncio.shield(reading)  # a leaving reader cancels nothing in flight
+        return reading
 
     async def _read(self, topic: Topic, after: int, count: int) -> list[Batch]:
         page = await self._history.look(topic.run_id, after, count, topic.archived, topic.told)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from typing import Protocol
+from typing import Any, Protocol
 
 from common.batch import Batch
 from common.errors import Refused, Unavailable
@@ -22,7 +22,7 @@ Read = tuple[int, int, int, int, int]
 class Shelf(Protocol):
     """What a follower needs of the hub."""
 
-    async def read(self, topic: "Topic", after: int, count: int) -> list[Batch]: ...
+    def read(self, topic: "Topic", after: int, count: int) -> "asyncio.Task[list[Batch]]": ...
     def leave(self, topic: "Topic", follower: "Follower") -> None: ...
 
 
@@ -75,7 +75,9 @@ class Follower:
         self._looked = -1  # version at which the log had nothing for us
         self._page_size = _PAGE_BATCHES
         self._waiter: asyncio.Future[None] | None = None
+        self._reading: tuple[int, asyncio.Task[list[Batch]]] | None = None  # since which version
         self._interrupted = False
+        self._interruption: asyncio.Future[None] | None = None
 
     @property
     def position(self) -> int:
@@ -119,6 +121,8 @@ class Follower:
         """Make `next` return: its caller has something else to do."""
         self._interrupted = True
         self.wake()
+        if self._interruption is not None and not self._interruption.done():
+            self._interruption.set_result(None)
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -151,10 +155,31 @@ class Follower:
             self._waiter = None
 
     async def _look(self) -> None:
-        version = self._topic.version  # noted before: what changes meanwhile is looked at again
-        self._page = await self._hub.read(self._topic, self.position, self._page_size)
-        if self._page:
-            self._page_size = _page_size(self._page)
+        """Interrupted while no server answers, it leaves the read to the next look: no heartbeat
+        and no drain waits for a server, and one reader has never more than one read under way."""
+        if self._reading is None:
+            version = self._topic.version  # noted before: what changes meanwhile is looked at again
+            reading = self._hub.read(self._topic, self.position, self._page_size)
+            self._reading = version, reading
+        version, reading = self._reading
+        await self._until_read_or_interrupted(reading)
+        if reading.done():
+            self._reading = None
+            self._turn_to(reading.result(), version)
+
+    async def _until_read_or_interrupted(self, reading: "asyncio.Task[list[Batch]]") -> None:
+        """Cancels nothing: others may wait for the same read."""
+        self._interruption = asyncio.get_running_loop().create_future()
+        either: set[asyncio.Future[Any]] = {reading, self._interruption}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._interruption = None
+
+    def _turn_to(self, page: list[Batch], version: int) -> None:
+        self._page = page
+        if page:
+            self._page_size = _page_size(page)
         else:
             self._looked = version
 

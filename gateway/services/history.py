@@ -3,11 +3,13 @@
 Redis first: what it does not have any more was archived before it was trimmed. While Redis is away,
 or refuses, the archive alone is asked. Few reads are under way at once: after a reconnect thousands
 of followers want to read, and pools that time out would look like missing servers. Each server has
-places of its own, so that one that answers does not wait for one that does not.
+places of its own, so that one that answers does not wait for one that does not. Nobody waits long
+for a place: behind readers of a Postgres that stands still the last would wait for minutes.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from common.batch import Batch
@@ -32,8 +34,13 @@ class Page:
 
 
 class History:
-    def __init__(self, db: Database, log: LogReader, metrics: Metrics) -> None:
+    """`place_wait_s`: how long a read of the archive waits for its turn, then it is Unavailable."""
+
+    def __init__(
+        self, db: Database, log: LogReader, metrics: Metrics, *, place_wait_s: float = 2.0
+    ) -> None:
         self._db, self._log, self._metrics = db, log, metrics
+        self._place_wait_s = place_wait_s
         self._refused_until = float("-inf")
         self._reading_redis = asyncio.Semaphore(_REDIS_READS_AT_ONCE)
         self._reading_archive = asyncio.Semaphore(_ARCHIVE_READS_AT_ONCE)
@@ -87,9 +94,21 @@ class History:
         self, run_id: str, after: int, count: int, later_known: bool
     ) -> list[Batch]:
         """`later_known`: there are, or have been, events after `after`."""
-        async with self._reading_archive, self._db.connect() as connection:
+        async with self._place_at_archive(), self._db.connect() as connection:
             batches = await archive.read(connection, run_id, after, count)
         self._metrics.fills.labels("archive").inc()
         if batches[0].after > after if batches else later_known:
             raise Refused("HISTORY_EXPIRED", "events after this sequence are not kept any more")
         return batches
+
+    @asynccontextmanager
+    async def _place_at_archive(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._place_wait_s):
+                await self._reading_archive.acquire()
+        except TimeoutError as error:
+            raise Unavailable("Postgres") from error
+        try:
+            yield
+        finally:
+            self._reading_archive.release()

@@ -32,5 +32,7 @@ class KnownRuns:
         run = self._runs.get(run_id)
         return run if run is not None and run.user_id == user else None
 
-    def forget(self, run_id: str) -> None:
-        self._runs.pop(run_id, None)
+    def forget(self, run_id: str, user: str) -> None:
+        """The user's run is gone. A stranger, to whom it is none, takes it from nobody."""
+        if self.find(run_id, user) is not None:
+            del self._runs[run_id]

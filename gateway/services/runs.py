@@ -95,7 +95,7 @@ class Runs:
                 raise
             return known
         except Refused:
-            self._known.forget(run_id)
+            self._known.forget(run_id, principal.user)
             raise
         self._known.note(run)
         return run

@@ -11,13 +11,15 @@ from contextlib import suppress
 import pytest
 
 from common.bus.client import Bus
-from common.bus.log import LogConnection
+from common.bus.log import LogConnection, LogReader
 from common.db import conversations, runs
 from common.db.engine import Database
 from common.errors import Refused, Unavailable
 from common.events import Event
 from common.ownership import open_log
+from gateway.metrics import Metrics
 from gateway.services.follower import Follower
+from gateway.services.history import History
 from tests.support import rows
 from tests.support.fake_runner import FakeRun
 from tests.support.following import House, a_run, drained, joined, written
@@ -324,3 +326,23 @@ async def test_a_join_while_both_servers_are_away_says_so() -> None:
             with pytest.raises(Unavailable):
                 await follower.prime()
     await nowhere.aclose()
+
+
+async def test_nobody_waits_long_behind_readers_of_an_archive_that_does_not_answer(
+    database: Database, redis_url: str, redis_prefix: str
+) -> None:
+    bus = Bus(redis_url, prefix=redis_prefix)
+    history = History(database, LogReader(bus), Metrics(), place_wait_s=0.1)
+    async with database.begin() as connection:
+        await connection.rows("LOCK TABLE run_events IN ACCESS EXCLUSIVE MODE")
+        reading = [
+            asyncio.create_task(history.read(f"run_{number}", 0, 10)) for number in range(20)
+        ]
+        async with asyncio.timeout(4):  # of statements, of which each place has one: 5 s
+            done, pending = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+            while len(pending) > 4:
+                more, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                done |= more
+        assert all(isinstance(read.exception(), Unavailable) for read in done)
+    assert [await read for read in pending] == [[]] * 4
+    await bus.aclose()
