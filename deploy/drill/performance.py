@@ -31,7 +31,7 @@ Say = Callable[[str], object]
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a scenario, as far as it got."""
+    """What came of a scenario, as far as it got. `missed`: rounds that found nothing to hit."""
 
     scenario: str
     rounds: int = 0
@@ -39,6 +39,7 @@ class Outcome:
     verdicts: list[Verdict] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
+    missed: int = 0
 
     @property
     def checks(self) -> int:
@@ -150,23 +151,27 @@ class _Part:
         for error in done:
             if isinstance(error, BaseException):
                 raise error
-        self._outcome.rounds += 1
+        has_hit = any(done)
+        self._outcome.rounds += has_hit
+        self._outcome.missed += not has_hit
         healed_s = await self._whole()
-        what = ", ".join(map(str, planned))
+        what = ", ".join(map(str, planned)) + ("" if has_hit else " (nothing there to hit)")
         self._say(
             f"  {self._outcome.rounds:>3}  {streaming} streaming | {what}"
             f" | whole again after {healed_s:.1f} s"
         )
 
-    async def _strike(self, planned: Strike) -> None:
-        """Noted only if it was really done: a dead child cannot be killed again."""
+    async def _strike(self, planned: Strike) -> bool:
+        """Whether it was really done; noted only then: a dead child cannot be killed again."""
         await asyncio.sleep(planned.after_s)
         note = FaultNote(planned.fault, planned.target, time.monotonic())
         self._record.faults.append(note)
-        if await strike(self._site, planned):
+        is_done = await strike(self._site, planned)
+        if is_done:
             note.ended_at = time.monotonic()
         else:
             self._record.faults.remove(note)
+        return is_done
 
     async def _whole(self) -> float:
         """How long it took; a child that does not come back is a violation of I6."""

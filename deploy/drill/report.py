@@ -76,8 +76,9 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Of the process: 1 for any violation, and where nothing at all was checked."""
-        is_empty = self.is_whole and not self.checks
+        """Of the process: 1 for any violation, and where nothing at all was checked or hit."""
+        is_idle = any(outcome.missed and not outcome.rounds for outcome in self.outcomes)
+        is_empty = self.is_whole and (not self.checks or is_idle)
         return 1 if self.violations or is_empty else 0
 
 
@@ -126,6 +127,8 @@ def verdict_line(report: Report) -> str:
     words = f"{count:,} VIOLATION{'S' * (count != 1)}" if count else "0 violations"
     unchecked = [v.invariant for v in report.verdicts if v.outcome == "not checked"]
     rest = f"; not checked: {', '.join(unchecked)}" if unchecked else ""
+    if missed := sum(outcome.missed for outcome in report.outcomes):
+        rest += f"; {missed} round{'s' * (missed != 1)} hit nothing"
     broken = "" if report.is_whole else "interrupted: "
     return f"{broken}{words} in {report.checks:,} checks{rest}"
 
@@ -207,6 +210,7 @@ def wire(report: Report) -> dict[str, Any]:
             {
                 "name": o.scenario,
                 "rounds": o.rounds,
+                "missed": o.missed,
                 "seconds": round(o.seconds, 1),
                 "checks": o.checks,
                 "violations": o.violations,

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 import structlog
 
@@ -20,13 +21,17 @@ from common.errors import Unavailable
 logger = structlog.get_logger(__name__)
 
 _RETRY_S = 0.5
+GONE_MAX = 10_000  # runs left while Redis is away, whose leaving is still to be said
 
 
 class Watching:
     """`run` ends by cancellation only; what it says counts until it expires."""
 
-    def __init__(self, presence: Presence, *, beat_interval_s: float) -> None:
+    def __init__(
+        self, presence: Presence, *, beat_interval_s: float, gone_max: int = GONE_MAX
+    ) -> None:
         self._presence, self._beat_interval_s = presence, beat_interval_s
+        self._gone_max = gone_max
         self._member = uuid.uuid4().hex
         self._streams: Counter[str] = Counter()
         self._unsaid: set[str] = set()
@@ -75,6 +80,13 @@ class Watching:
             await self._presence.say(self._member, here, unsaid - here)
         except Unavailable as error:
             logger.warning("presence cannot be said", error=str(error))
-            self._unsaid |= unsaid
+            self._say_later(unsaid)
             await asyncio.sleep(_RETRY_S)
             self._changed.set()
+
+    def _say_later(self, unsaid: set[str]) -> None:
+        """However long Redis is away: of runs that were left only so many are remembered. What was
+        said of the others expires by itself."""
+        later = self._unsaid | unsaid
+        here = later & self._streams.keys()
+        self._unsaid = here | set(islice(later - here, self._gone_max))

@@ -237,8 +237,8 @@ def fail_for_no_reason(forged: Forged) -> None:
     forged.change("run_a", status="failed", error_code="GRAPH_ERROR")
 
 
-def give_up_too_early(forged: Forged) -> None:
-    forged.change("run_b", status="failed", error_code="RUNNER_LOST")
+def give_up_for_dead_runners(forged: Forged) -> None:
+    forged.change("run_b", status="failed", error_code="RUNNER_LOST", epoch=9)
 
 
 def ask_although_it_can_verify(forged: Forged) -> None:
@@ -325,7 +325,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     *(("I4", d) for d in (start_two_by_one_key, go_on_after_a_rejection)),
     *(("I5", d) for d in (perform_twice, perform_what_was_rejected, perform_nothing)),
     ("I5", look_nowhere_for_effects),
-    *(("I6", d) for d in (leave_it_running, fail_for_no_reason, give_up_too_early)),
+    *(("I6", d) for d in (leave_it_running, fail_for_no_reason, give_up_for_dead_runners)),
     *(("I6", d) for d in (ask_although_it_can_verify, stay_behind, answer_nothing, break_down)),
     *(("I7", d) for d in (end_too_early, end_before_the_pause, say_204_too_early, expire)),
     ("I7", say_complete_too_early),

@@ -52,6 +52,16 @@ def test_the_status_is_1_for_a_violation_and_where_nothing_was_checked() -> None
     assert report().status == 1
 
 
+def test_a_scenario_that_hit_nothing_has_proved_nothing() -> None:
+    some = outcome()
+    some.missed = 1
+    assert report(some).status == 0
+    some.rounds = 0
+    assert report(some).status == 1
+    line = "0 violations in 41,230 checks; 1 round hit nothing"
+    assert reports.verdict_line(report(some)) == line
+
+
 def test_an_interrupted_drill_says_what_is_known_by_then() -> None:
     some = report()
     some.is_whole = False
