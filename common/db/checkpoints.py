@@ -59,10 +59,15 @@ _DELETE_CHECKPOINTS_OF_RUN = Statement("""
 DELETE FROM checkpoints WHERE thread_id = :conversation AND metadata ->> 'run_id' = :run
 """)
 
+# each checkpoint is read once: looked up blob by blob, a long thread would take longer than a
+# statement may, and the transaction that ends the run with it would be tried for ever
 _DELETE_UNNAMED_BLOBS = Statement("""
+WITH named AS MATERIALIZED (
+    SELECT DISTINCT c.checkpoint_ns, v.key AS channel, v.value AS version
+      FROM checkpoints c, jsonb_each_text(c.checkpoint -> 'channel_versions') v
+     WHERE c.thread_id = :conversation)
 DELETE FROM checkpoint_blobs b
  WHERE b.thread_id = :conversation AND NOT EXISTS (
-       SELECT FROM checkpoints c
-        WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
-          AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
+       SELECT FROM named n
+        WHERE (n.checkpoint_ns, n.channel, n.version) = (b.checkpoint_ns, b.channel, b.version))
 """)
