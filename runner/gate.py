@@ -106,12 +106,15 @@ class Gate:
         return self._told.setdefault(step_id, asyncio.Event())
 
     async def _until_told(self, step_id: str) -> None:
-        if self._over.is_set():
-            raise StreamOver
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._told_of(step_id).wait()
-        except TimeoutError:
-            log.warning("result_untold", step_id=step_id)
+        while not self._over.is_set() and self._outlet is not None:
+            had_room = self._outlet.has_room
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._told_of(step_id).wait()
+                break
+            except TimeoutError:
+                if had_room and self._outlet.has_room:  # else the stream is held up, not silent
+                    log.warning("result_untold", step_id=step_id)
+                    break
         if self._over.is_set():
             raise StreamOver

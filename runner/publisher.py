@@ -27,6 +27,7 @@ import structlog
 from common.batch import Batch
 from common.bus.log import Answer, Append, LogConnection
 from common.db import archive, runs
+from common.db.archive import Found, Portion
 from common.db.engine import Connection, Database
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 NEVER = -1  # the generation of no connection
 _PAUSES_S = (0.05, 1.0)  # before Redis is tried again: at first, at most
+_AGAIN_S = 0.2  # until what could not be archived is tried again
 _LEFT_MAX = 500  # runs whose last batch is kept to be told
 
 Change = Callable[[Connection, int], Awaitable[None]]
@@ -294,10 +296,12 @@ class Publisher:
         while True:
             await self._wait_for_archive_time()
             try:
-                await self._archive_round()
+                if await self._archive_round():
+                    continue
             except Unavailable:
                 log.warning("archive_behind", outlets=len(self._outlets))
-                await asyncio.sleep(0.2)
+            await asyncio.sleep(_AGAIN_S)
+            self.archive_soon()
 
     async def _wait_for_archive_time(self) -> None:
         limits = self._limits
@@ -310,40 +314,39 @@ class Publisher:
             pass
         self._archive_now.clear()
 
-    async def _archive_round(self) -> None:
-        """One transaction for all runs. Who no longer holds a run learns it here.
+    async def _archive_round(self) -> bool:
+        """One statement for all runs. Who no longer holds a run learns it here. False: not all
+        could be done.
 
         Numbered here too, since a round of sending may wait for Redis meanwhile.
         """
         self._numbered()
-        work = {o: o.writer.archivable() for o in self._outlets if self._wants_archive(o)}
+        work = [(o, self._portion(o)) for o in self._outlets if self._wants_archive(o)]
         if not work:
-            return
-        lost: list[Outlet] = []
-        upto = {o: o.writer.next_sequence + self._limits.sequence_block for o in work}
-        async with self._db.begin() as conn:
-            for outlet, batches in work.items():
-                if not await self._archive_one(conn, outlet.writer, batches, upto[outlet]):
-                    lost.append(outlet)
-        for outlet, batches in work.items():
-            if outlet in lost:
-                outlet.lose_unless_settling()
-            else:
-                outlet.writer.reserve(upto[outlet])
-                outlet.archived(batches)
+            return True
+        async with self._db.connect() as conn:
+            found = await archive.append_all(conn, [portion for _, portion in work])
+        for (outlet, portion), what in zip(work, found, strict=True):
+            self._take_found(outlet, portion, what)
         self.wake()
+        return "busy" not in found
+
+    def _portion(self, outlet: "Outlet") -> Portion:
+        writer = outlet.writer
+        upto = writer.next_sequence + self._limits.sequence_block
+        return Portion(writer.run_id, writer.epoch, upto, writer.archivable())
+
+    def _take_found(self, outlet: "Outlet", portion: Portion, found: Found) -> None:
+        if found == "lost":
+            outlet.lose_unless_settling()
+        elif found == "archived":
+            outlet.writer.reserve(portion.upto)
+            outlet.archived([*portion.batches])
 
     def _wants_archive(self, outlet: "Outlet") -> bool:
         writer = outlet.writer
         low = writer.runs_low(self._limits.sequence_block)
         return not outlet.leaving and (low or bool(writer.archivable()))
-
-    async def _archive_one(
-        self, conn: Connection, writer: RunWriter, batches: list[Batch], upto: int
-    ) -> bool:
-        return await runs.reserve(conn, writer.run_id, writer.epoch, upto) and (
-            not batches or await archive.append(conn, writer.run_id, writer.epoch, batches)
-        )
 
     async def commit(self, outlet: "Outlet", change: Change, last: int) -> None:
         """The state's transaction, tried until Postgres answers or the lease is lost."""
@@ -429,6 +432,10 @@ class Outlet:
     async def room(self) -> None:
         """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""
         await self._room.wait()
+
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
 
     async def complete(self) -> list[Batch]:
         """What the archive lacks of all that was emitted so far. Raises LeaseLost.

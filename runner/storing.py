@@ -15,7 +15,7 @@ from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.ownership import resolved_event
 from common.page import Page
-from common.runs import ResumeReason, Status
+from common.runs import CancelReason, ResumeReason, Status
 from runner import history
 from runner.durable import Durable
 from runner.kit import Kit
@@ -51,11 +51,14 @@ class Storing:
         self._promoted: str | None = None
 
     async def store(self, outcome: Outcome) -> bool:
-        """False: a decision or a cancel request came in between; look at the state again.
+        """False: a decision came in between; look at the state again. A cancel request that came in
+        between is followed here: nothing is executed once more to wait for its order.
 
         Raises LeaseLost.
         """
         stored = await self._store(outcome)
+        if not stored and (reason := await self._cancel_asked()) is not None:
+            stored = await self._cancel(Cancelled(reason))
         if stored:
             log.info("outcome_stored", outcome=type(outcome).__name__)
         if self._promoted is not None:
@@ -127,13 +130,14 @@ class Storing:
             change = self._ending(status, stored, open_rows, columns)
             if await self._outlet.settle(events, change, leaves=True):
                 return True
-            if status != "cancelled" and await self._is_rolled_back():
-                await self._outlet.wait_or_lost(0.1)  # the order to cancel is on its way
+            if status != "cancelled" and await self._cancel_asked() is not None:
                 return False
 
-    async def _is_rolled_back(self) -> bool:
+    async def _cancel_asked(self) -> CancelReason | None:
         run = await self._patiently(lambda conn: runs.find(conn, self._run.id))
-        return run is not None and run.rollback
+        if run is None:
+            return None
+        return run.cancel_requested or ("superseded" if run.rollback else None)
 
     async def _open_rows(self) -> list[Interrupt]:
         """Questions without a decision, and decisions that the log does not tell of yet."""

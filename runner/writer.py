@@ -14,6 +14,7 @@ its transaction has committed (I2).
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from common.batch import Batch, Ends
 from common.events import Event, encode_frame, ends_of, utc_text
@@ -139,7 +140,9 @@ class RunWriter:
         self._count_pending()
 
     def unsent(self) -> list[Batch]:
-        return [b for b in self._kept if self.sent < b.last <= self.visible]
+        """Asked every window, so it looks at the new end alone, not at all that is kept."""
+        newest = takewhile(lambda b: b.last > self.sent, reversed(self._kept))
+        return [b for b in newest if b.last <= self.visible][::-1]
 
     def unarchived(self) -> list[Batch]:
         """What Postgres lacks, including what is withheld for a state."""

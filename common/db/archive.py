@@ -1,11 +1,26 @@
 """The archive of every run's events: rows of batches, as they went through the log (design §3)."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from common.batch import Batch
 from common.db.engine import Connection
 from common.db.statement import Statement
+
+Found = Literal["archived", "busy", "lost"]
+"""`busy`: still held, but somebody has the run's row locked just now, so that nothing was written;
+`lost`: no longer held, nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What the owner of a run under `epoch` archives; numbers up to `upto` are reserved with it."""
+
+    run_id: str
+    epoch: int
+    upto: int
+    batches: Sequence[Batch]
 
 
 async def append(connection: Connection, run_id: str, epoch: int, batches: Sequence[Batch]) -> bool:
@@ -26,21 +41,23 @@ async def append_unheld(
     return await _APPEND_UNHELD.found(connection, run=run_id, epoch=epoch, **_columns(batches))
 
 
-async def append_all(
-    connection: Connection, items: Sequence[tuple[str, int, Sequence[Batch]]]
-) -> set[str]:
-    """`append` for many runs of one runner at once: items of (run, epoch, batches).
+async def append_all(connection: Connection, portions: Sequence[Portion]) -> list[Found]:
+    """`append` and `runs.reserve` for many runs of one runner at once, in one statement.
 
-    Gives the runs that are still held; of the others nothing was written.
+    Waits for nobody: one run whose row a stopped process has locked must not hold up the others.
+    Gives in the same order what became of each.
     """
+    batches = [(n, batch) for n, one in enumerate(portions, 1) for batch in one.batches]
     rows = await _APPEND_ALL.rows(
         connection,
-        held_ids=[run_id for run_id, _, _ in items],
-        held_epochs=[epoch for _, epoch, _ in items],
-        run_ids=[run_id for run_id, _, batches in items for _ in batches],
-        **_columns([batch for _, _, batches in items for batch in batches]),
+        runs=[one.run_id for one in portions],
+        owners=[one.epoch for one in portions],
+        uptos=[one.upto for one in portions],
+        portions=[n for n, _ in batches],
+        **_columns([batch for _, batch in batches]),
     )
-    return {row[0] for row in rows}
+    found: dict[int, Found] = {row[0]: row[1] for row in rows}
+    return [found.get(n, "lost") for n in range(1, len(portions) + 1)]
 
 
 async def read(connection: Connection, run_id: str, after: int, limit: int) -> list[Batch]:
@@ -96,16 +113,26 @@ _APPEND = Statement(_APPENDING.format(running="AND status = 'running'"))
 _APPEND_UNHELD = Statement(_APPENDING.format(running="AND status <> 'running'"))
 
 _APPEND_ALL = Statement(f"""
-WITH held AS MATERIALIZED (
-    SELECT r.id FROM runs r JOIN unnest(:held_ids::text[], :held_epochs::int[]) AS h(id, epoch)
-                              ON r.id = h.id AND r.epoch = h.epoch
-     WHERE r.status = 'running' ORDER BY r.id FOR NO KEY UPDATE OF r),
+WITH portion AS MATERIALIZED (
+    SELECT * FROM unnest(:runs::text[], :owners::int[], :uptos::bigint[])
+                  WITH ORDINALITY AS p(run_id, epoch, upto, n)),
+held AS MATERIALIZED (
+    SELECT p.* FROM runs r JOIN portion p ON r.id = p.run_id AND r.epoch = p.epoch
+     WHERE r.status = 'running' FOR NO KEY UPDATE OF r SKIP LOCKED),
+reserved AS (
+    UPDATE runs SET sequence_reserved = greatest(sequence_reserved, held.upto)
+      FROM held WHERE runs.id = held.run_id),
 stored AS ({_INSERT}
-    SELECT b.* FROM unnest(:run_ids::text[], {_ARRAYS})
-                    AS b(run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
-      JOIN held ON held.id = b.run_id
+    SELECT held.run_id, b.after_sequence, b.first_sequence, b.last_sequence, b.epoch, b.ends,
+           b.frames
+      FROM unnest(:portions::bigint[], {_ARRAYS})
+             AS b(n, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
+      JOIN held USING (n)
     ON CONFLICT (run_id, last_sequence) DO NOTHING)
-SELECT id FROM held
+SELECT n, 'archived' FROM held
+UNION ALL
+SELECT p.n, 'busy' FROM portion p JOIN runs r ON r.id = p.run_id AND r.epoch = p.epoch
+ WHERE r.status = 'running' AND p.n NOT IN (SELECT n FROM held)
 """)
 
 _READ = Statement("""

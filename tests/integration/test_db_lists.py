@@ -9,6 +9,7 @@ import pytest
 
 from common.batch import Batch
 from common.db import archive, conversations, idempotency, interrupts, messages, retention, runs
+from common.db.archive import Portion
 from common.db.engine import Connection, Database
 from common.db.idempotency import Mismatch, Reserved, Stored
 from common.db.messages import NewMessage
@@ -229,12 +230,28 @@ async def test_batches_that_must_not_be(connection: Connection, wrong: Batch) ->
 
 async def test_many_runs_are_archived_at_once_each_under_its_epoch(connection: Connection) -> None:
     held, lost = await running_run(connection), await running_run(connection)
-    items = [(held.id, 1, [batch(1, 2), batch(3, 3)]), (lost.id, 7, [batch(1, 1)])]
-    assert await archive.append_all(connection, items) == {held.id}
+    portions = [
+        Portion(held.id, 1, 2000, [batch(1, 2), batch(3, 3)]),
+        Portion(lost.id, 7, 2000, [batch(1, 1)]),
+        Portion(held.id, 7, 3000, [batch(4, 4)]),
+    ]
+    assert await archive.append_all(connection, portions) == ["archived", "lost", "lost"]
+    found = await runs.find(connection, held.id)
+    assert found is not None
+    assert found.sequence_reserved == 2000
     assert await archive.tops(connection, [held.id, lost.id]) == {
         held.id: (3, False),
         lost.id: (0, False),
     }
+
+
+async def test_a_run_whose_row_is_locked_does_not_hold_up_the_others(database: Database) -> None:
+    async with database.begin() as stopped, database.connect() as connection:
+        locked, free = await running_run(connection), await running_run(connection)
+        await runs.lock(stopped, locked.id)
+        portions = [Portion(run.id, 1, 50, [batch(1, 1)]) for run in (locked, free)]
+        assert await archive.append_all(connection, portions) == ["busy", "archived"]
+        assert await archive.top(connection, locked.id) == 0
 
 
 async def test_old_events_are_dropped_of_ended_runs_only(connection: Connection) -> None:
@@ -260,7 +277,9 @@ async def test_one_batch_archived_by_several_at_once_is_there_once(database: Dat
         async with database.connect() as connection:
             if alone:
                 return await archive.append(connection, run.id, 1, [one])
-            return await archive.append_all(connection, [(run.id, 1, [one])]) == {run.id}
+            while await archive.append_all(connection, [Portion(run.id, 1, 0, [one])]) == ["busy"]:
+                pass
+            return True
 
     for number in range(1, 300):
         one = batch(number, number)

@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from common.db import archive, conversations, interrupts, messages, runs
+from common.db.archive import Portion
 from common.db.engine import Connection, Database
 from common.db.messages import NewMessage
 from common.db.runs import Ended, Run
@@ -446,7 +447,7 @@ async def assert_fenced(connection: Connection, run: Run) -> None:
     assert not await runs.give_back(connection, *key)
     assert await runs.finish(connection, *key, status="completed", last_sequence=9) is None
     assert not await archive.append(connection, *key, [batch(1, 2)])
-    assert await archive.append_all(connection, [(*key, [batch(1, 2)])]) == set()
+    assert await archive.append_all(connection, [Portion(*key, 9, [batch(1, 2)])]) == ["lost"]
     assert not await messages.replace(connection, *key, [message])
     assert await interrupts.insert(connection, *key, [question()]) is None
     assert not await interrupts.mark_taken(connection, *key, ["int_1"])

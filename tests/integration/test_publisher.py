@@ -293,3 +293,18 @@ async def test_a_graph_waits_when_nothing_takes_its_events(world: World) -> None
     room = asyncio.create_task(outlet.room())
     await room  # the archive has taken it
     assert outlet.writer.kept_bytes <= LIMITS.buffer_bytes_max
+
+
+async def test_a_run_whose_row_somebody_has_locked_does_not_hold_up_the_others(
+    world: World,
+) -> None:
+    """A gateway that stands still in a transaction keeps a row for many seconds."""
+    (run, locked), (other, free) = await world.outlet(), await world.outlet()
+    async with world.db.begin() as stopped:
+        await runs.lock(stopped, run.id)
+        locked.emit(custom(1))
+        free.emit(custom(*range(300)))
+        await until(lambda: free.writer.archived == 300, within_s=4)
+    await until(lambda: locked.writer.archived == 1)
+    assert await world.sees(other) == list(range(300))
+    assert await world.sees(run) == [1]

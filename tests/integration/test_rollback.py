@@ -150,3 +150,19 @@ async def test_what_is_to_be_rolled_back_does_not_end_as_done(
     assert types(await world.events(run_id))[-1] == "cancelled"
     now = await conversation.content()
     assert now == before
+
+
+async def test_what_is_to_be_rolled_back_is_not_executed_again_to_wait_for_the_order(
+    thread: tuple[Thread, dict[str, list[Any]]],
+) -> None:
+    """It fails at the same moment; executing it once more would only repeat what it does."""
+    conversation, _ = thread
+    world = conversation.world
+    run_id = await conversation.start("raises")
+    async with world.db.connect() as conn:
+        await conn.rows("UPDATE runs SET rollback = true WHERE id = $1", run_id)
+    serving = Serving(world.settings)
+    run = await world.until_status(run_id, "cancelled", "completed", "failed")
+    await serving.stop()
+    assert (run.status, run.cancel_reason) == ("cancelled", "superseded")
+    assert types(await world.events(run_id)).count("step_started") == 1
