@@ -272,8 +272,8 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 "runner/writer.py",
-                "return [b for b in self._kept if self.sent < b.last <= self.visible]",
-                "return [b for b in self._kept if self.sent < b.last]",
+                "return [b for b in newest if b.last <= self.visible][::-1]",
+                "return [*newest][::-1]",
             )
         ],
         ["tests/unit/test_writer.py", "-k", "not_sent_before"],
