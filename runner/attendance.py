@@ -45,6 +45,8 @@ class Attendance:
                 if error.what == "Redis":
                     self._absence.unanswered()
                 log.warning("attendance_unknown", what=error.what)
+            except Exception:  # nobody's absence is known: nothing is cancelled
+                log.exception("attendance_unknown")
 
     async def look(self) -> None:
         held = {

@@ -57,6 +57,8 @@ class Cleaner:
                 await self.clean()
             except Unavailable as error:
                 log.warning("clean_up_failed", what=error.what)
+            except Exception:  # a row that cannot be dropped must not end a process that executes
+                log.exception("clean_up_failed")
 
     async def clean(self) -> None:
         """All that is too old by now."""

@@ -37,6 +37,8 @@ class Sweeper:
                 await self.sweep()
             except Unavailable as error:
                 log.warning("sweep_failed", what=error.what)
+            except Exception:  # a run that cannot be ended must not end a process that executes
+                log.exception("sweep_failed")
 
     async def sweep(self, older_s: float = OLDER_S) -> None:
         async with self._db.connect() as conn:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
+from structlog.testing import capture_logs
 
 from common.db import archive, conversations, interrupts, messages, retention, runs
 from common.db.engine import Connection, Database
@@ -17,6 +18,7 @@ from runner.cleaner import Cleaner, Retention
 from runner.sessions import Sessions
 from tests.support.rows import USER, batch, conversation, new_run, question, runner, running_run
 from tests.support.rows import claim as claim_all
+from tests.support.until import until
 
 EVERYTHING = Retention(events_s=0.0, runs_s=0.0, conversations_s=0.0, checkpoints_s=0.0)
 _COUNT = "SELECT count(*) FROM {}"
@@ -241,6 +243,26 @@ async def test_rolling_back_still_works_on_a_pruned_thread(
     )
     assert ended is not None
     assert (await graph.aget_state(config)).values == before
+
+
+async def test_a_clean_up_that_fails_is_told_and_tried_again(
+    connection: Connection, database: Database, pool: Sessions
+) -> None:
+    run = await ended_run(connection)
+    await connection.rows("ALTER TABLE run_events RENAME TO elsewhere")
+    cleaning = asyncio.create_task(Cleaner(database, pool, Retention(events_s=0.0), 0.01).run())
+    with capture_logs() as lines:
+        await until(lambda: any(line["log_level"] == "error" for line in lines))
+        await connection.rows("ALTER TABLE elsewhere RENAME TO run_events")
+
+        async def is_dropped() -> bool:
+            found = await runs.find(connection, run.id)
+            return found is not None and not found.replayable
+
+        await until(is_dropped)
+    cleaning.cancel()
+    await asyncio.wait({cleaning})
+    assert cleaning.cancelled()
 
 
 async def test_keys_are_kept_as_long_as_the_setting_says(connection: Connection) -> None:
