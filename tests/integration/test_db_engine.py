@@ -257,5 +257,5 @@ async def test_sessions_carry_their_name_and_limits(database_url: str) -> None:
             "SELECT current_setting('application_name'), current_setting('statement_timeout'),"
             " current_setting('idle_in_transaction_session_timeout')"
         )
-    assert tuple(shown or ()) == ("steadyrun:rnr_1", "15s", "30s")
+    assert tuple(shown or ()) == ("steadyrun:rnr_1", "5s", "30s")
     await database.aclose()
