@@ -52,12 +52,26 @@ class Called:
     summary: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands on a page: by id of a message or an ended tool call, the steps that showed it."""
+
+    messages: dict[str, set[str | None]] = field(default_factory=dict)
+    calls: dict[str, set[str | None]] = field(default_factory=dict)
+
+    def forget(self, step_id: str | None) -> None:
+        """The step is executed again: what it showed does not stand any more."""
+        for steps in (*self.messages.values(), *self.calls.values()):
+            steps.discard(step_id)
+
+
 class Page:
     """The page of one run. Events are applied in order, each once."""
 
     def __init__(self) -> None:
         self.pieces: list[Said | Called] = []
         self._said: dict[tuple[str, str | None], Said] = {}
+        self._spoken: set[tuple[str, str | None]] = set()
         self._status: dict[str, str] = {}
 
     def apply(self, events: Iterable[Event]) -> None:
@@ -93,6 +107,16 @@ class Page:
         return found
 
     @property
+    def standing(self) -> Standing:
+        standing = Standing()
+        for message_id, step_id in self._spoken:
+            standing.messages.setdefault(message_id, set()).add(step_id)
+        for piece in self.pieces:
+            if isinstance(piece, Called) and piece.ended:
+                standing.calls.setdefault(piece.call_id, set()).add(piece.step_id)
+        return standing
+
+    @property
     def steps(self) -> list[str]:
         """Every step that has left a trace and was not voided since."""
         return list(self._status)
@@ -121,6 +145,8 @@ class Page:
     def _show(self, kind: str, fields: Mapping[str, Any], step_id: str | None) -> None:
         if step_id is not None:
             self._note(kind, fields, step_id)
+        if "messageId" in fields and kind != "done":
+            self._spoken.add((fields["messageId"], step_id))
         if kind == "text_delta":
             self._say(fields["messageId"], step_id, fields["delta"])
         elif kind == "tool_started":
@@ -156,6 +182,7 @@ class Page:
     def _void(self, steps: set[str]) -> None:
         self.pieces = [piece for piece in self.pieces if piece.step_id not in steps]
         self._said = {key: said for key, said in self._said.items() if key[1] not in steps}
+        self._spoken = {key for key in self._spoken if key[1] not in steps}
         self._status = {step: s for step, s in self._status.items() if step not in steps}
 
 

@@ -401,6 +401,7 @@ class Execution:
             shown=self._page.steps,
             steps=self._spec.steps,
             seen=state.message_ids,
+            standing=self._page.standing,
             callback=steps,
             tool_bytes_max=settings.tool_payload_bytes_max,
             custom_bytes_max=settings.custom_payload_bytes_max,

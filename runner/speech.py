@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from common.events import Event
 from common.ids import stable_id
 from common.masking import Masker, TextMask
+from common.page import Standing
 
 Kind = Literal["text_delta", "reasoning_delta"]
 Usage = tuple[int, int, int]
@@ -37,15 +38,18 @@ class Utterance:
 class Speech:
     """All that the models of a run say in one take-up."""
 
-    def __init__(self, run_id: str, mask: Masker, seen: Iterable[str]) -> None:
+    def __init__(self, run_id: str, mask: Masker, seen: Iterable[str], standing: Standing) -> None:
         self._run_id = run_id
         self._mask = mask
         self._seen = set(seen)
+        self._standing = standing
         self._said: dict[str, Utterance] = {}
         self._open: dict[str, Utterance] = {}
 
     def chunk(self, message: AIMessageChunk, step_id: str | None) -> Iterator[Event]:
         """A piece of a streamed message."""
+        if message.id not in self._said and self._stands(message):
+            return
         pieces, usage = list(_pieces(message)), _usage(message)
         if pieces or usage:
             said = self._utterance(message, step_id, bool(pieces))
@@ -56,8 +60,10 @@ class Speech:
             yield from self._end_of(message, step_id)
 
     def whole(self, message: AIMessage, step_id: str | None) -> Iterator[Event]:
-        """A message that was not streamed: from a model that cannot, or made by a node."""
-        if message.id in self._seen or message.id in self._said:
+        """A message that was not streamed: from a model that cannot, or made by a node. One that
+        an earlier take-up has shown comes once more from a node that hands on what a child graph
+        said, which had finished then."""
+        if message.id in self._seen or message.id in self._said or self._stands(message):
             return
         pieces, usage = list(_pieces(message)), _usage(message)
         if not pieces and not usage:
@@ -95,10 +101,17 @@ class Speech:
             open_ones = self._of(step_id)
             if not speaks and len(open_ones) == 1:  # usage that came under another id
                 return open_ones[0]
-            id_ = stable_id("msg", self._run_id, native)
+            id_ = self._id_of(native)
             said = Utterance(native, id_, step_id, self._mask.stream(), self._mask.stream())
             self._said[native] = self._open[native] = said
         return self._said[native]
+
+    def _stands(self, message: AIMessage) -> bool:
+        shown = self._standing.messages
+        return bool(shown) and bool(shown.get(self._id_of(message.id or "")))
+
+    def _id_of(self, native: str) -> str:
+        return stable_id("msg", self._run_id, native)
 
     def _say(self, said: Utterance, kind: Kind, delta: str) -> Iterator[Event]:
         mask, other = said.text, said.reasoning

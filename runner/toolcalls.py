@@ -17,6 +17,7 @@ from langgraph.types import Command
 
 from common.events import Event
 from common.masking import Masker
+from common.page import Standing
 
 Place = tuple[tuple[str, ...], str]
 """Where a call is made: its graph's namespace and its id."""
@@ -30,8 +31,9 @@ class OpenCall:
 
 
 class ToolCalls:
-    def __init__(self, mask: Masker, bytes_max: int) -> None:
+    def __init__(self, mask: Masker, bytes_max: int, standing: Standing) -> None:
         self._mask = mask
+        self._standing = standing
         self._bytes_max = bytes_max
         self._open: dict[Place, list[OpenCall]] = {}
         self._ended: set[tuple[str | None, str]] = set()
@@ -57,9 +59,10 @@ class ToolCalls:
             yield self._finish(call, "error", None)
 
     def answered(self, message: ToolMessage, step_id: str | None, place: Place) -> Iterator[Event]:
-        """A ToolMessage without a run of the tool before it, or the end of one still open."""
+        """A ToolMessage without a run of the tool before it, or the end of one still open; not
+        one that an earlier take-up has shown (see `Speech.whole`)."""
         call_id = message.tool_call_id
-        if (step_id, call_id) in self._ended:
+        if (step_id, call_id) in self._ended or self._standing.calls.get(call_id):
             return
         status = "error" if message.status == "error" else "success"
         for call in self._take(place) or [OpenCall(call_id, message.name or "", step_id)]:

@@ -28,6 +28,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 
 from common.events import Event
 from common.masking import Masker
+from common.page import Standing
 from runner.speech import Speech
 from runner.steps import START_KEY, Stepped, Steps, step_of
 from runner.toolcalls import Place, ToolCalls
@@ -45,7 +46,8 @@ class _Step:
 
 class Translator:
     """`mask` hides secrets; `steps` says whether step events are wanted; `seen` are the native ids
-    of messages that the conversation already has; `callback` is the one in the run's config.
+    of messages that the conversation already has; `standing` is what an earlier stream of this run
+    has shown and was not discarded; `callback` is the one in the run's config.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Translator:
         shown: Collection[str] = (),
         steps: bool = True,
         seen: Iterable[str] = (),
+        standing: Standing | None = None,
         callback: Steps | None = None,
         tool_bytes_max: int = 4_096,
         custom_bytes_max: int = 32_768,
@@ -69,8 +72,9 @@ class Translator:
         self._callback = callback or Steps()
         self._custom_bytes_max = custom_bytes_max
         self._seen = set(seen)
-        self._speech = Speech(run_id, mask, self._seen)
-        self._tools = ToolCalls(mask, tool_bytes_max)
+        self._standing = standing or Standing()
+        self._speech = Speech(run_id, mask, self._seen, self._standing)
+        self._tools = ToolCalls(mask, tool_bytes_max, self._standing)
         self._steps: dict[str, _Step] = {}
         self._begun: dict[str, int] = {}
 
@@ -182,6 +186,7 @@ class Translator:
         yield Event("step_retried", {"attempt": attempt}, step_id)
 
     def _forget(self, step_id: str) -> None:
+        self._standing.forget(step_id)
         self._speech.forget(step_id)
         self._tools.forget(step_id)
 
