@@ -41,7 +41,7 @@ from runner.inputs import described, graph_input, leave
 from runner.kit import Kit
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
-from runner.publisher import Outlet
+from runner.outlet import Outlet
 from runner.registry import Graph
 from runner.steps import Steps, run_config
 from runner.storing import Storing

@@ -18,7 +18,7 @@ import structlog
 from langgraph.errors import GraphBubbleUp
 
 from common.batch import Batch
-from runner.publisher import Outlet
+from runner.outlet import Outlet
 from runner.steps import Steps
 
 log = structlog.get_logger(__name__)

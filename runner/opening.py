@@ -17,7 +17,7 @@ from common.events import Event
 from common.ownership import Opened, open_log, resolved_event
 from common.page import Page
 from runner.kit import Kit
-from runner.publisher import NEVER, Outlet
+from runner.outlet import NEVER, Outlet
 from runner.writer import RunWriter
 
 # a dead runner's un-archived tail is worth waiting for; after that the numbers jump (contract §3)

@@ -19,33 +19,25 @@ message: whoever follows the run sees that it does not follow and looks into the
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from common.batch import Batch
-from common.bus.log import Answer, Append, LogConnection
+from common.bus.log import Answer, LogConnection
 from common.db import archive, runs
 from common.db.archive import Found, Portion
-from common.db.engine import Connection, Database
+from common.db.engine import Database
 from common.errors import LeaseLost, Unavailable
-from common.events import Event
+from runner.outlet import NEVER, Change, Outlet
 from runner.writer import RunWriter
 
 log = structlog.get_logger(__name__)
 
-NEVER = -1  # the generation of no connection
 _PAUSES_S = (0.05, 1.0)  # before Redis is tried again: at first, at most
 _AGAIN_S = 0.2  # until what could not be archived is tried again
 _LEFT_MAX = 500  # runs whose last batch is kept to be told
-
-Change = Callable[[Connection, int], Awaitable[None]]
-"""Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
-
-
-class Declined(Exception):
-    """A state turned out not to hold, for example a decision arrived: nothing was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,7 @@ class Publisher:
         generation: int,
         on_lost: Callable[[], None],
         noted: str | None = None,
-    ) -> "Outlet":
+    ) -> Outlet:
         """Take a run's log on; `generation` is NEVER unless it is open on that connection.
 
         `noted`: the Redis that the claim has noted for the run.
@@ -114,7 +106,7 @@ class Publisher:
     def archive_soon(self) -> None:
         self._archive_now.set()
 
-    def discard(self, outlet: "Outlet") -> None:
+    def discard(self, outlet: Outlet) -> None:
         self._outlets.discard(outlet)
 
     async def run(self) -> None:
@@ -157,7 +149,7 @@ class Publisher:
         for outlet in ready:
             outlet.after_round()
 
-    def _numbered(self) -> list["Outlet"]:
+    def _numbered(self) -> list[Outlet]:
         for outlet in self._outlets:
             if outlet.writer.has_work:
                 outlet.writer.number()
@@ -165,7 +157,7 @@ class Publisher:
                     self.archive_soon()
         return [outlet for outlet in self._outlets if outlet.writer.unsent()]
 
-    def _is_open(self, outlet: "Outlet") -> bool:
+    def _is_open(self, outlet: Outlet) -> bool:
         """Whether the log is open on this connection; if not, opening it has begun beside this."""
         if outlet.generation == self._log.generation:
             return True
@@ -174,7 +166,7 @@ class Publisher:
             self._group.create_task(self._open(outlet))
         return False
 
-    async def _open(self, outlet: "Outlet") -> None:
+    async def _open(self, outlet: Outlet) -> None:
         try:
             generation = self._log.generation
             if outlet.needs_proof(self._limits.fresh_s, self._log.identity):
@@ -198,7 +190,7 @@ class Publisher:
         else:
             await asyncio.sleep(0.1)
 
-    def _opened(self, outlet: "Outlet", generation: int, answer: Answer, top: int) -> None:
+    def _opened(self, outlet: Outlet, generation: int, answer: Answer, top: int) -> None:
         outlet.fresh = False
         if answer == "FENCED":
             outlet.lose()
@@ -208,7 +200,7 @@ class Publisher:
         else:  # as LOST: what follows `top` was archived and forgotten meanwhile
             outlet.generation = NEVER
 
-    async def _prove(self, outlet: "Outlet", identity: str) -> None:
+    async def _prove(self, outlet: Outlet, identity: str) -> None:
         """One transaction: still the owner, the whole buffer archived, this Redis noted."""
         writer = outlet.writer
         batches = writer.archivable()
@@ -221,7 +213,7 @@ class Publisher:
         outlet.archived(batches)
 
     def _take_answers(
-        self, sent: list[tuple["Outlet", Batch]], answers: list[tuple[Answer, int]]
+        self, sent: list[tuple[Outlet, Batch]], answers: list[tuple[Answer, int]]
     ) -> None:
         failed: set[Outlet] = set()
         for (outlet, batch), (answer, value) in zip(sent, answers, strict=True):
@@ -233,7 +225,7 @@ class Publisher:
                 failed.add(outlet)
                 self._not_appended(outlet, answer, value)
 
-    def _not_appended(self, outlet: "Outlet", answer: Answer, value: int) -> None:
+    def _not_appended(self, outlet: Outlet, answer: Answer, value: int) -> None:
         if answer == "FENCED":
             outlet.lose()
         elif answer == "CLOSED":
@@ -243,7 +235,7 @@ class Publisher:
                 outlet.generation = NEVER
             self.wake()
 
-    def _closed(self, outlet: "Outlet") -> None:
+    def _closed(self, outlet: Outlet) -> None:
         """The run's terminal event is in the log: ours was, or somebody ended the run."""
         if outlet.leaving:
             outlet.writer.mark_sent(outlet.writer.visible)
@@ -331,24 +323,24 @@ class Publisher:
         self.wake()
         return "busy" not in found
 
-    def _portion(self, outlet: "Outlet") -> Portion:
+    def _portion(self, outlet: Outlet) -> Portion:
         writer = outlet.writer
         upto = writer.next_sequence + self._limits.sequence_block
         return Portion(writer.run_id, writer.epoch, upto, writer.archivable())
 
-    def _take_found(self, outlet: "Outlet", portion: Portion, found: Found) -> None:
+    def _take_found(self, outlet: Outlet, portion: Portion, found: Found) -> None:
         if found == "lost":
             outlet.lose_unless_settling()
         elif found == "archived":
             outlet.writer.reserve(portion.upto)
             outlet.archived([*portion.batches])
 
-    def _wants_archive(self, outlet: "Outlet") -> bool:
+    def _wants_archive(self, outlet: Outlet) -> bool:
         writer = outlet.writer
         low = writer.runs_low(self._limits.sequence_block)
         return not outlet.leaving and (low or bool(writer.archivable()))
 
-    async def commit(self, outlet: "Outlet", change: Change, last: int) -> None:
+    async def commit(self, outlet: Outlet, change: Change, last: int) -> None:
         """The state's transaction, tried until Postgres answers or the lease is lost."""
         unsure = False
         while True:
@@ -369,7 +361,7 @@ class Publisher:
                 raise LeaseLost(writer.run_id, writer.epoch)
             await change(conn, last)
 
-    async def _has_committed(self, outlet: "Outlet", last: int) -> bool:
+    async def _has_committed(self, outlet: Outlet, last: int) -> bool:
         """Whether the answer to our commit was lost, not the commit: the row tells."""
         writer = outlet.writer
         while True:
@@ -380,132 +372,3 @@ class Publisher:
             except Unavailable:
                 await outlet.wait_or_lost(0.2)
         return run is not None and run.epoch == writer.epoch and run.last_sequence == last
-
-
-class Outlet:
-    """One run's way out of this process."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        writer: RunWriter,
-        *,
-        generation: int,
-        noted: str | None,
-        on_lost: Callable[[], None],
-        bytes_max: int,
-    ) -> None:
-        self.writer = writer
-        self.generation = generation
-        self.fresh = generation == NEVER and writer.epoch == 1  # there was no earlier owner
-        self.leaving = False  # the status is stored and no longer `running`; what is left is told
-        self.opening = False
-        self.is_mute = False
-        self._publisher = publisher
-        self._noted = noted
-        self._claimed_at = time.monotonic()
-        self._on_lost = on_lost
-        self._bytes_max = bytes_max
-        self._lost = asyncio.Event()
-        self._room = asyncio.Event()
-        self.archiving = asyncio.Lock()
-        self._room.set()
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost.is_set()
-
-    def emit(self, events: Iterable[Event]) -> None:
-        """Never waits. See `room` for the bound."""
-        if self.is_mute:
-            return
-        self.writer.emit(events)
-        self._publisher.wake()
-        if self.writer.held_bytes > self._bytes_max:
-            self._room.clear()
-            self._publisher.archive_soon()
-
-    def mute(self) -> None:
-        """From now on only `settle` speaks: the run's code goes on though it was stopped."""
-        self.is_mute = True
-
-    async def room(self) -> None:
-        """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""
-        await self._room.wait()
-
-    @property
-    def has_room(self) -> bool:
-        return self._room.is_set()
-
-    async def complete(self) -> list[Batch]:
-        """What the archive lacks of all that was emitted so far. Raises LeaseLost.
-
-        Whoever archives it says so with `archived`.
-        """
-        while not self.writer.number_all():
-            self._publisher.archive_soon()  # it reserves numbers, too
-            await self.wait_or_lost(0.005)
-        return self.writer.archivable()
-
-    async def settle(self, events: list[Event], change: Change, *, leaves: bool) -> bool:
-        """Store a state and then tell it. False: declined, nothing happened. Raises LeaseLost.
-
-        `leaves`: the run is no longer ours afterwards (it ended, waits or was handed over).
-        """
-        last = self.writer.number_state(events)
-        try:
-            async with self.archiving:  # what a step's result is being saved with
-                await self._publisher.commit(self, change, last)
-        except Declined:
-            self.writer.withdraw_state()
-            return False
-        except BaseException:  # lost, or cancelled: nothing of this owner is told any more
-            self.lose()
-            raise
-        self.writer.confirm_state()
-        self.leaving = leaves
-        self.after_round()
-        self._publisher.wake()
-        return True
-
-    def needs_proof(self, fresh_s: float, identity: str) -> bool:
-        """A claim proves the epoch for a moment, if it has noted this Redis; what is settled is
-        archived and may be told."""
-        recent = time.monotonic() - self._claimed_at < fresh_s
-        return not (self.leaving or (self.fresh and recent and self._noted == identity))
-
-    def append(self, batch: Batch) -> Append:
-        return Append(self.writer.run_id, batch, self.writer.archived)
-
-    def archived(self, batches: list[Batch]) -> None:
-        if batches:
-            self.writer.mark_archived(batches[-1].last)
-        self.after_round()
-
-    def after_round(self) -> None:
-        if self.writer.held_bytes <= self._bytes_max:
-            self._room.set()
-        if self.leaving and not self.writer.has_work:
-            self._publisher.discard(self)
-
-    def lose(self) -> None:
-        """Another owner has the run: nothing of ours may follow."""
-        self._publisher.discard(self)
-        if not self._lost.is_set():
-            self._lost.set()
-            self._room.set()
-            if not self.leaving:
-                self._on_lost()
-
-    def lose_unless_settling(self) -> None:
-        """While a state is stored its own transaction decides: the status may just have left."""
-        if not self.writer.settling and not self.leaving:
-            self.lose()
-
-    async def wait_or_lost(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._lost.wait()
-        except TimeoutError:
-            return
-        raise LeaseLost(self.writer.run_id, self.writer.epoch)

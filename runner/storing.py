@@ -20,7 +20,7 @@ from runner import history
 from runner.durable import Durable
 from runner.kit import Kit
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
-from runner.publisher import Change, Declined, Outlet
+from runner.outlet import Change, Declined, Outlet
 from runner.registry import Graph
 from runner.telling import interrupt_event
 

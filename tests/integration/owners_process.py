@@ -26,7 +26,8 @@ from runner.durable import Durable
 from runner.kit import Kit
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
-from runner.publisher import Outlet, Publisher, PublisherLimits
+from runner.outlet import Outlet
+from runner.publisher import Publisher, PublisherLimits
 from runner.registry import Graph
 from runner.storing import Storing
 from tests.support.rows import batch, question

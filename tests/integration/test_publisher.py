@@ -19,7 +19,8 @@ from common.db.engine import Connection, Database
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost
 from common.events import Event
-from runner.publisher import NEVER, Declined, Outlet, Publisher, PublisherLimits
+from runner.outlet import NEVER, Declined, Outlet
+from runner.publisher import Publisher, PublisherLimits
 from runner.writer import RunWriter
 from tests.support.claims import claimed_run, new_runner
 from tests.support.until import until

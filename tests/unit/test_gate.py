@@ -9,7 +9,8 @@ from common.db.engine import Database
 from common.events import Event
 from runner import gate as gates
 from runner.gate import Gate
-from runner.publisher import NEVER, Outlet, Publisher, PublisherLimits
+from runner.outlet import NEVER, Outlet
+from runner.publisher import Publisher, PublisherLimits
 from runner.steps import Steps
 from runner.writer import RunWriter
 

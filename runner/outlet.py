@@ -1,0 +1,179 @@
+"""One run's way out of its runner: where its events go in, and where its states are stored.
+
+`runner/publisher` moves what lies here; this is what an execution sees of it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from common.batch import Batch
+from common.bus.log import Append
+from common.db.engine import Connection
+from common.errors import LeaseLost
+from common.events import Event
+from runner.writer import RunWriter
+
+if TYPE_CHECKING:
+    from runner.publisher import Publisher
+
+NEVER: Final = -1
+"""The generation of no connection."""
+
+_TURN_S: Final = 0.2
+
+Change = Callable[[Connection, int], Awaitable[None]]
+"""Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
+
+
+class Declined(Exception):
+    """A state turned out not to hold, for example a decision arrived: nothing was stored."""
+
+
+class Outlet:
+    """One run's way out of this process."""
+
+    def __init__(
+        self,
+        publisher: "Publisher",
+        writer: RunWriter,
+        *,
+        generation: int,
+        noted: str | None,
+        on_lost: Callable[[], None],
+        bytes_max: int,
+    ) -> None:
+        self.writer = writer
+        self.generation = generation
+        self.fresh = generation == NEVER and writer.epoch == 1  # there was no earlier owner
+        self.leaving = False  # the status is stored and no longer `running`; what is left is told
+        self.opening = False
+        self.is_mute = False
+        self._publisher = publisher
+        self._noted = noted
+        self._claimed_at = time.monotonic()
+        self._on_lost = on_lost
+        self._bytes_max = bytes_max
+        self._lost = asyncio.Event()
+        self._room = asyncio.Event()
+        self.archiving = asyncio.Lock()
+        self._room.set()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    def emit(self, events: Iterable[Event]) -> None:
+        """Never waits. See `room` for the bound."""
+        if self.is_mute:
+            return
+        self.writer.emit(events)
+        self._publisher.wake()
+        if self.writer.held_bytes > self._bytes_max:
+            self._room.clear()
+            self._publisher.archive_soon()
+
+    def mute(self) -> None:
+        """From now on only `settle` speaks: the run's code goes on though it was stopped."""
+        self.is_mute = True
+
+    async def room(self) -> None:
+        """Returns at once unless neither Redis nor Postgres has taken anything for long (I8)."""
+        await self._room.wait()
+
+    @property
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    async def complete(self) -> list[Batch]:
+        """What the archive lacks of all that was emitted so far. Raises LeaseLost.
+
+        Whoever archives it says so with `archived`.
+        """
+        while not self.writer.number_all():
+            self._publisher.archive_soon()  # it reserves numbers, too
+            await self.wait_or_lost(0.005)
+        return self.writer.archivable()
+
+    async def settle(self, events: list[Event], change: Change, *, leaves: bool) -> bool:
+        """Store a state and then tell it. False: declined, nothing happened. Raises LeaseLost.
+
+        `leaves`: the run is no longer ours afterwards (it ended, waits or was handed over).
+        """
+        last = self.writer.number_state(events)
+        try:
+            async with self._turn():
+                await self._publisher.commit(self, change, last)
+        except Declined:
+            self.writer.withdraw_state()
+            return False
+        except BaseException:  # lost, or cancelled: nothing of this owner is told any more
+            self.lose()
+            raise
+        self.writer.confirm_state()
+        self.leaving = leaves
+        self.after_round()
+        self._publisher.wake()
+        return True
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """After the statement that is archiving for a step's result, unless the run is lost."""
+        while not await self._got_turn():
+            if self.is_lost:
+                raise LeaseLost(self.writer.run_id, self.writer.epoch)
+        try:
+            yield
+        finally:
+            self.archiving.release()
+
+    async def _got_turn(self) -> bool:
+        try:
+            async with asyncio.timeout(_TURN_S):
+                return await self.archiving.acquire()
+        except TimeoutError:
+            return False
+
+    def needs_proof(self, fresh_s: float, identity: str) -> bool:
+        """A claim proves the epoch for a moment, if it has noted this Redis; what is settled is
+        archived and may be told."""
+        recent = time.monotonic() - self._claimed_at < fresh_s
+        return not (self.leaving or (self.fresh and recent and self._noted == identity))
+
+    def append(self, batch: Batch) -> Append:
+        return Append(self.writer.run_id, batch, self.writer.archived)
+
+    def archived(self, batches: list[Batch]) -> None:
+        if batches:
+            self.writer.mark_archived(batches[-1].last)
+        self.after_round()
+
+    def after_round(self) -> None:
+        if self.writer.held_bytes <= self._bytes_max:
+            self._room.set()
+        if self.leaving and not self.writer.has_work:
+            self._publisher.discard(self)
+
+    def lose(self) -> None:
+        """Another owner has the run: nothing of ours may follow."""
+        self._publisher.discard(self)
+        if not self._lost.is_set():
+            self._lost.set()
+            self._room.set()
+            if not self.leaving:
+                self._on_lost()
+
+    def lose_unless_settling(self) -> None:
+        """While a state is stored its own transaction decides: the status may just have left."""
+        if not self.writer.settling and not self.leaving:
+            self.lose()
+
+    async def wait_or_lost(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lost.wait()
+        except TimeoutError:
+            return
+        raise LeaseLost(self.writer.run_id, self.writer.epoch)
