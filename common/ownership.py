@@ -271,6 +271,7 @@ async def _page(connection: Connection, run: Run, tail: list[Batch]) -> Page:
     while batches := await archive.read(connection, run.id, after, 200):
         for batch in batches:
             page.apply_frames(batch.frames)
+            await asyncio.sleep(0)  # a long log must not hold up everybody else
         after = batches[-1].last
     for batch in tail:
         page.apply_frames(batch.frames)

@@ -44,11 +44,11 @@ async def open_outlet(
         return _begin(kit, run, on_lost)
     opened, generation = await _take_over(kit, run, stopped, hurried)
     await read_page(kit, run.id, page)
-    first = _first_event(run, opened, discard(page))
+    first = _first_events(run, opened, discard(page))
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
     try:
         await _tell_take_over(kit, run, outlet, opened, first)
-        page.apply([first])
+        page.apply(first)
     except BaseException:
         outlet.lose()
         raise
@@ -118,7 +118,7 @@ def _without_redis(run: ClaimedRun) -> Opened:
 
 
 async def _tell_take_over(
-    kit: Kit, run: ClaimedRun, outlet: Outlet, opened: Opened, first: Event
+    kit: Kit, run: ClaimedRun, outlet: Outlet, opened: Opened, first: list[Event]
 ) -> None:
     async with kit.db.connect() as conn:
         untold = await interrupts.untold(conn, run.id)
@@ -132,16 +132,18 @@ async def _tell_take_over(
 
     resolved = [resolved_event(row) for row in untold]
     # numbers jump at `run_resumed` only (contract §3), so there it is the first
-    events = [*resolved, first] if opened.trusted else [first, *resolved]
+    events = [*resolved, *first] if opened.trusted else [*first, *resolved]
     await outlet.settle(events, change, leaves=False)
     outlet.writer.reserve(upto)
 
 
-def _first_event(run: ClaimedRun, opened: Opened, discard: list[str]) -> Event:
-    if opened.top == 0 and run.resume_reason is None:
-        return _started(run)
+def _first_events(run: ClaimedRun, opened: Opened, discard: list[str]) -> list[Event]:
+    """Where nobody was told anything, or that may be lost, the run begins to be told now."""
+    began = [_started(run)] if opened.top == 0 else []
+    if began and opened.trusted:
+        return began
     reason = run.resume_reason or "failover"
-    return Event("run_resumed", {"reason": reason, "discard": discard})
+    return [Event("run_resumed", {"reason": reason, "discard": discard}), *began]
 
 
 def _started(run: ClaimedRun) -> Event:

@@ -335,6 +335,25 @@ async def test_numbers_jump_at_run_resumed_also_where_a_decision_is_untold(world
     )
 
 
+async def test_a_run_whose_first_runner_told_nothing_begins_to_be_told_by_the_second(
+    world: World,
+) -> None:
+    """What the first one may have shown is lost with its Redis, so the numbers jump first."""
+    run_id = await world.start("events", '{"events": 3}')
+    async with world.db.begin() as conn:
+        await conn.rows(
+            "UPDATE runs SET epoch = 1, resume_reason = 'failover', sequence_reserved = 500,"
+            " redis_identity = 'another' WHERE id = $1",
+            run_id,
+        )
+    serving = Serving(world.settings)
+    run = await world.until_status(run_id, "completed")
+    await serving.stop()
+    events = await world.events(run_id)
+    assert types(events)[:3] == ["run_resumed", "run_started", "step_started"]
+    assert (events[0]["sequence"], events[1]["conversationId"]) == (501, run.conversation_id)
+
+
 async def test_a_graph_that_cannot_be_built_fails_its_run_once(
     world: World, runner: Serving
 ) -> None:
