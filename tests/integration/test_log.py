@@ -475,7 +475,7 @@ class TestServer:
         with pytest.raises(Unavailable):
             await log.connect()
         valkey.start()
-        await log.connect()
+        await until(lambda: _connects(log))
         assert (log.generation, log.identity == before) == (2, False)
         assert await log.open(run_id, 1, 0, again=True) == ("NEW", 0)
         await log.aclose()
@@ -504,7 +504,7 @@ class TestServer:
             await log.append([Append(run_id, batch(0, 1))])
         assert not log.connected
         valkey.command("REPLICAOF", "NO", "ONE")
-        await log.connect()
+        await until(lambda: _connects(log))
         assert await log.open(run_id, 1, 0, again=True) == ("OPEN", 0)
         await log.aclose()
 
