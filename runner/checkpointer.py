@@ -40,6 +40,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from common.batch import Batch
+from common.db import archive
 from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
 from runner.breakpoints import JUST_ENDED
@@ -222,7 +223,7 @@ class FencedSaver(SessionSaver):
         parameters = {"run": self._run_id, "epoch": self._epoch, **values}
         if batches:
             statement = statement.replace(_FENCE, _FENCE_ALONE + _ARCHIVE)
-            parameters |= _archived(batches)
+            parameters |= archive.columns(batches)
         async with self._gate.archiving(batches):
             held = await self._patiently(lambda: self._execute(statement, parameters))
         if not held:
@@ -316,17 +317,6 @@ def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
     """The last `len(names)` columns of the rows, each as an array for `unnest`."""
     return {name: [row[i - len(names)] for row in rows] for i, name in enumerate(names)}
-
-
-def _archived(batches: list[Batch]) -> dict[str, list[Any]]:
-    return {
-        "afters": [batch.after for batch in batches],
-        "firsts": [batch.first for batch in batches],
-        "lasts": [batch.last for batch in batches],
-        "epochs": [batch.epoch for batch in batches],
-        "ends": [batch.ends for batch in batches],
-        "frames": [batch.frames for batch in batches],
-    }
 
 
 def _address(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:

@@ -29,7 +29,7 @@ async def append(connection: Connection, run_id: str, epoch: int, batches: Seque
     One that is there already is left alone, so sending again is safe. Each batch keeps its own
     epoch: a new owner archives the tail that the last one left in the log.
     """
-    return await _APPEND.found(connection, run=run_id, epoch=epoch, **_columns(batches))
+    return await _APPEND.found(connection, run=run_id, epoch=epoch, **columns(batches))
 
 
 async def append_unheld(
@@ -38,7 +38,7 @@ async def append_unheld(
     """The same for an owner's act on a run that no runner holds (common.ownership): in the
     transaction that raised the epoch to `epoch`.
     """
-    return await _APPEND_UNHELD.found(connection, run=run_id, epoch=epoch, **_columns(batches))
+    return await _APPEND_UNHELD.found(connection, run=run_id, epoch=epoch, **columns(batches))
 
 
 async def append_all(connection: Connection, portions: Sequence[Portion]) -> list[Found]:
@@ -54,7 +54,7 @@ async def append_all(connection: Connection, portions: Sequence[Portion]) -> lis
         owners=[one.epoch for one in portions],
         uptos=[one.upto for one in portions],
         portions=[n for n, _ in batches],
-        **_columns([batch for _, batch in batches]),
+        **columns([batch for _, batch in batches]),
     )
     found: dict[int, Found] = {row[0]: row[1] for row in rows}
     return [found.get(n, "lost") for n in range(1, len(portions) + 1)]
@@ -80,7 +80,8 @@ async def tops(connection: Connection, run_ids: Sequence[str]) -> dict[str, tupl
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def _columns(batches: Sequence[Batch]) -> dict[str, list[Any]]:
+def columns(batches: Sequence[Batch]) -> dict[str, list[Any]]:
+    """Batches as the arrays that a statement unnests; the checkpointer archives by its own."""
     return {
         "afters": [batch.after for batch in batches],
         "firsts": [batch.first for batch in batches],
