@@ -106,9 +106,9 @@ def _listed(*scenarios: Scenario) -> dict[str, Scenario]:
 SCENARIOS = _listed(
     Scenario(
         "runner-kill",
-        "kill -9 of a runner while 20 runs stream",
+        "kill -9 of a runner with about 20 streaming runs",
         _each("runner-kill"),
-        runs=20,
+        runs=40,
         watchers=1,
         calm=True,
     ),
@@ -116,6 +116,8 @@ SCENARIOS = _listed(
         "runner-pause",
         "a runner stands still past its lease and comes back (SIGSTOP, SIGCONT)",
         _each("runner-pause", lasts_s=8.0),
+        runs=20,
+        watchers=1,
         calm=True,
     ),
     Scenario("gateway-kill", "kill -9 of a gateway", _each("gateway-kill")),
