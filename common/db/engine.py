@@ -1,12 +1,12 @@
 """Connections to Postgres: asyncpg and its pool.
 
 The statements of this package are fixed texts, so nothing stands between them and the driver (ADR
-0004). `begin()` is one transaction, `connect()` is autocommit: a single statement, reading or
-writing. A connection is checked when it leaves the pool: an idle one whose socket is readable has
-been ended by the server. That costs a look and no round trip; after a restart the dead ones are
-replaced. Failures of the driver are translated at each call (common.db.failures). When a caller is
-cancelled inside a statement, or anywhere inside a transaction, its connection is dropped, never
-given to the next caller.
+0004). `begin()` is one transaction, `snapshot()` one that reads of a single moment, `connect()` is
+autocommit: a single statement, reading or writing. A connection is checked when it leaves the pool:
+an idle one whose socket is readable has been ended by the server. That costs a look and no round
+trip; after a restart the dead ones are replaced. Failures of the driver are translated at each call
+(common.db.failures). When a caller is cancelled inside a statement, or anywhere inside a
+transaction, its connection is dropped, never given to the next caller.
 """
 
 import select
@@ -102,10 +102,22 @@ class Database:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
         """One transaction (READ COMMITTED): committed at the end, rolled back by any error."""
+        async with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """For reading only: all statements see the same moment. What is shown together is read so:
+        a run that waits for a person, and the questions it waits for."""
+        async with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as reading:
+            yield reading
+
+    @asynccontextmanager
+    async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
         driver = await self._check_out()
         connection, finished = Connection(driver), False
         try:
-            await connection.rows("BEGIN")
+            await connection.rows(begin)
             try:
                 yield connection
             except Exception:

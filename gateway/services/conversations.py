@@ -43,7 +43,7 @@ class Conversations:
     async def page(
         self, principal: Principal, cursor: str | None, limit: int
     ) -> Page[ConversationOut]:
-        async with self._db.connect() as connection:
+        async with self._db.snapshot() as connection:
             found, after = await conversations.list_page(connection, principal.user, cursor, limit)
             active = await runs.active_of(connection, [one.id for one in found])
             pending = await interrupts.pending_of(connection, [run.id for run in active.values()])
@@ -51,7 +51,7 @@ class Conversations:
         return Page(items=items, next_cursor=after)
 
     async def get(self, principal: Principal, conversation_id: str) -> ConversationOut:
-        async with self._db.connect() as connection:
+        async with self._db.snapshot() as connection:
             found = await self._find(connection, principal, conversation_id)
             active = await runs.active(connection, found.id)
         run = None if active is None else await self._runs.view(active)
@@ -118,7 +118,7 @@ class Conversations:
             last_sequence=view.last_sequence,
             pending_interrupts=view.pending_interrupts,
             next=view.next,
-            resumable=run.status == "interrupted",
+            resumable=view.status == "interrupted",
         )
 
     async def _find(

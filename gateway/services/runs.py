@@ -101,7 +101,10 @@ class Runs:
         return run
 
     async def view(self, run: Run) -> RunOut:
-        async with self._db.connect() as connection:
+        """As it is now, with the questions of the same moment: one that was decided between two
+        reads would leave a run that waits for nothing."""
+        async with self._db.snapshot() as connection:
+            run = await runs.find(connection, run.id) or run
             pending = await interrupts.of_run(connection, run.id, "pending")
         return RunOut.of(run, pending, await self.last_sequence(run))
 

@@ -493,3 +493,26 @@ async def test_the_inbox_lists_by_status(edge: Edge, runner: FakeRunner) -> None
     [done] = (await get("/api/interrupts", params={"status": "resolved"})).json()["items"]
     assert done["decision"] == "approve"
     assert code(await get("/api/interrupts", params={"status": "lost"})) == (422, "VALIDATION")
+
+
+@pytest.mark.parametrize("path", ["runs/{run}", "conversations/{conversation}/resume-state"])
+async def test_a_run_is_never_shown_waiting_without_the_question_it_waits_for(
+    edge: Edge, runner: FakeRunner, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Found by the drill: the decision fell between the two reads of the view."""
+    asked = await ask(edge, runner)
+    run = (await edge.client.get(f"/api/runs/{asked.run.id}")).json()
+    address = path.format(run=run["id"], conversation=run["conversationId"])
+    read, decisions = interrupts.of_run, list[Any]()
+
+    async def read_after_a_decision(*arguments: Any) -> list[Interrupt]:
+        if not decisions:
+            decisions.append(None)
+            decisions[0] = await asked.decide("approve")
+        return await read(*arguments)
+
+    monkeypatch.setattr(interrupts, "of_run", read_after_a_decision)
+    shown = (await edge.client.get(f"/api/{address}")).json()
+    assert decisions[0].status_code == 202
+    run = shown.get("run", shown)
+    assert (run["status"] == "interrupted") == bool(run["pendingInterrupts"]), run
