@@ -32,14 +32,21 @@ answer of ours also has "by", the user who decided, where the caller of `answer`
 from common.hitl.answers import answer, validate_raw
 from common.hitl.kinds import Answer, Asked, CancelRun, Invalid, Question
 from common.hitl.questions import question
+from common.hitl.replies import Decided, Given, Reply, ResponseType, replied, response_types
 
 __all__ = [
     "Answer",
     "Asked",
     "CancelRun",
+    "Decided",
+    "Given",
     "Invalid",
     "Question",
+    "Reply",
+    "ResponseType",
     "answer",
     "question",
+    "replied",
+    "response_types",
     "validate_raw",
 ]

@@ -11,7 +11,7 @@ neither the run's owner nor holds the permission learns nothing: that comes befo
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,19 @@ from gateway.services.refusals import (
     wire,
 )
 
-Request = DecisionRequest | ValuesRequest | ContinueRequest
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
+    """A decision in the words of the session facade (contract §6)."""
+
+    interrupt_id: str
+    reply: hitl.Reply
+    confirm_version: str | None = None
+
+
+Request = DecisionRequest | ValuesRequest | ContinueRequest | ReplyRequest
+Find = Callable[[Connection], Awaitable[tuple[str, Request]]]
+"""Which run is meant and what is asked, in the transaction, once the key is known to be new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ class _Told:
     """What is to be done after the commit."""
 
     act: Act | None = None
-    runner: tuple[str, str] | None = None  # (order, runner id)
+    runner: tuple[str, str, str] | None = None  # (order, runner id, run id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +114,33 @@ class Resume:
         self._places = asyncio.Semaphore(concurrency)
 
     async def resume(
-        self, principal: Principal, run_id: str, request: Request, key: str | None
+        self,
+        principal: Principal,
+        run_id: str,
+        request: DecisionRequest | ValuesRequest | ContinueRequest,
+        key: str | None,
     ) -> Resumed:
         made = fingerprint("resume", run_id, request.model_dump(mode="json", by_alias=True))
+
+        async def given(_: Connection) -> tuple[str, Request]:
+            return run_id, request
+
+        return await self.resume_found(principal, made, key, given)
+
+    async def resume_found(
+        self, principal: Principal, made: bytes, key: str | None, find: Find
+    ) -> Resumed:
+        """The same for what `find` gives; `made` is the fingerprint of the request that came."""
         told = _Told()
         async with self._places, self._db.begin() as connection:
 
             async def act() -> Answer:
+                run_id, request = await find(connection)
                 case = await self._case(connection, principal, run_id, told)
                 return await self._act(connection, case, request)
 
             answer, _ = await once(connection, principal, key, made, act)
-        await self._tell(told, run_id)
+        await self._tell(told)
         after = answer.pop("after", 0)
         return Resumed(answer, "run" in answer, after)
 
@@ -164,10 +191,16 @@ class Resume:
     # 4: shape, format and validator
 
     async def _choices(
-        self, case: _Case, rows: Sequence[Interrupt], request: DecisionRequest | ValuesRequest
+        self,
+        case: _Case,
+        rows: Sequence[Interrupt],
+        request: DecisionRequest | ValuesRequest | ReplyRequest,
     ) -> list[_Choice]:
         if isinstance(request, ValuesRequest):
             choices = [self._raw(row, request.resume[row.id]) for row in rows]
+        elif isinstance(request, ReplyRequest):
+            by = case.principal.user
+            choices = [self._replied(row, request.reply, by) for row in rows]
         else:
             by = case.principal.user
             choices = [self._formed(row, request.decision, by) for row in rows]
@@ -185,6 +218,14 @@ class Resume:
         if isinstance(found, hitl.CancelRun):
             return _Choice(row, shown, None, cancels=True)
         return _Choice(row, shown, {"value": found.value})
+
+    def _replied(self, row: Interrupt, reply: hitl.Reply, by: str) -> _Choice:
+        found = hitl.replied(row, reply)
+        if isinstance(found, hitl.Invalid):
+            raise Refused("VALIDATION", f"response_type: {found.detail}")
+        if isinstance(found, hitl.Decided):
+            return self._formed(row, found.decision, by)
+        return self._raw(row, found.value)
 
     def _raw(self, row: Interrupt, value: Any) -> _Choice:
         invalid = hitl.validate_raw(row, value)
@@ -279,11 +320,11 @@ class Resume:
         shown = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
         return {"run": shown, "after": before.last_sequence}
 
-    async def _tell(self, told: _Told, run_id: str) -> None:
+    async def _tell(self, told: _Told) -> None:
         if told.act is not None:
             await self._owner.tell(told.act)
         elif told.runner is not None:
-            order, runner_id = told.runner
+            order, runner_id, run_id = told.runner
             signal = self._signals.cancel if order == "cancel" else self._signals.decided
             await signal(runner_id, run_id)
 
@@ -296,7 +337,7 @@ def _sees(case: _Case, row: Interrupt) -> bool:
 
 def _order(told: _Told, order: str, run: Run) -> None:
     if run.runner_id is not None:
-        told.runner = (order, run.runner_id)
+        told.runner = (order, run.runner_id, run.id)
 
 
 # 3: the time of the question is not over
