@@ -30,6 +30,7 @@ from common.starting import when_available
 from runner.absence import Absence
 from runner.attendance import INTERVAL_S, Attendance
 from runner.cleaner import Cleaner, Retention
+from runner.expirer import Expirer
 from runner.guarding import Threads, task_factory
 from runner.kit import Kit
 from runner.lease import Lease
@@ -182,7 +183,9 @@ class _Life:
             leftovers=self._leftovers,
         )
         self._worker = Worker(kit, self._id)
-        self._owner = OwnerActs(self._db, bus_log, signals)
+        owner = OwnerActs(self._db, bus_log, signals)
+        self._sweeper = Sweeper(self._db, owner)
+        self._expirer = Expirer(self._db, owner, signals)
         self._attendance = self._attend(bus)
         self._subscriptions = Subscriptions(
             redis_url,
@@ -253,7 +256,8 @@ class _Life:
             self._reaper.run(),
             self._worker.run(),
             self._attendance.run(),
-            Sweeper(self._db, self._owner).run(),
+            self._sweeper.run(),
+            self._expirer.run(),
             self._cleaner.run(),
         ]
         try:

@@ -192,10 +192,15 @@ async def expire_overdue(connection: Connection, run_id: str) -> list[Interrupt]
     return [Interrupt(*row) for row in rows]
 
 
-async def overdue(connection: Connection, limit: int = 100) -> list[Interrupt]:
-    """Pending ones whose time is over, for the sweep of any process."""
-    rows = await _OVERDUE.rows(connection, limit=limit)
+async def overdue_of(connection: Connection, run_id: str) -> list[Interrupt]:
+    """Pending ones of a run whose time is over. Under `runs.lock` they stay so."""
+    rows = await _OVERDUE_OF.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
+
+
+async def overdue_runs(connection: Connection, limit: int) -> list[str]:
+    """Runs with pending ones whose time is over, for the sweep of any process (common.expiry)."""
+    return [row[0] for row in await _OVERDUE_RUNS.rows(connection, limit=limit)]
 
 
 async def mark_told(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
@@ -306,8 +311,13 @@ UPDATE interrupts SET status = 'expired', resolved_at = clock_timestamp()
  WHERE run_id = :run AND {_IS_OVERDUE} RETURNING {_COLUMNS}
 """)
 
-_OVERDUE = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts WHERE {_IS_OVERDUE} ORDER BY expires_at LIMIT :limit
+_OVERDUE_OF = Statement(f"""
+SELECT {_COLUMNS} FROM interrupts WHERE run_id = :run AND {_IS_OVERDUE} ORDER BY position
+""")
+
+_OVERDUE_RUNS = Statement(f"""
+SELECT DISTINCT run_id FROM (
+    SELECT run_id FROM interrupts WHERE {_IS_OVERDUE} ORDER BY expires_at LIMIT :limit) AS first
 """)
 
 _MARK_TOLD_UNHELD = Statement("""

@@ -94,6 +94,7 @@ SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND finished_at
 
 FIND = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id")
 LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE")
+TRY_LOCK = Statement(f"SELECT {COLUMNS} FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED")
 ACTIVE = Statement(
     f"SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE}"
 )

@@ -177,6 +177,12 @@ async def lock(connection: Connection, run_id: str) -> Run | None:
     return None if row is None else Run(*row)
 
 
+async def try_lock(connection: Connection, run_id: str) -> Run | None:
+    """The same without waiting. None: another transaction has the row, or there is none."""
+    row = await run_sql.TRY_LOCK.row(connection, id=run_id)
+    return None if row is None else Run(*row)
+
+
 async def claim(
     connection: Connection,
     runner_id: str,

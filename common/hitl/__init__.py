@@ -29,7 +29,7 @@ A payload with the marker that does not keep to this is treated as opaque, never
 answer of ours also has "by", the user who decided, where the caller of `answer` tells it.
 """
 
-from common.hitl.answers import answer, validate_raw
+from common.hitl.answers import answer, rejection, validate_raw
 from common.hitl.kinds import Answer, Asked, CancelRun, Invalid, Question
 from common.hitl.questions import question
 from common.hitl.replies import Decided, Given, Reply, ResponseType, replied, response_types
@@ -46,6 +46,7 @@ __all__ = [
     "ResponseType",
     "answer",
     "question",
+    "rejection",
     "replied",
     "response_types",
     "validate_raw",

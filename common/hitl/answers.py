@@ -10,6 +10,8 @@ from common.hitl.kinds import LANGCHAIN_DECISIONS, Answer, Asked, CancelRun, Inv
 from common.hitl.schemas import mismatch
 from common.masking import MASK
 
+NOBODY_DECIDED = "Nobody decided in time; this was not done."
+
 
 def answer(
     interrupt: Asked, decision: Any, *, by: str | None = None
@@ -33,6 +35,17 @@ def validate_raw(interrupt: Asked, value: Any) -> Invalid | None:
     """Check the graph's own resume value (`resume: {id: value}`) as far as the format tells."""
     check = _RAW.get(interrupt.format)
     return None if check is None else check(interrupt, value)
+
+
+def rejection(interrupt: Asked) -> Answer | None:
+    """What the graph gets where nobody has decided in time and the run goes on. None: a rejection
+    cannot be said here. Our own questions can say it even if people may not decline.
+    """
+    rejected = _Decision("reject", message=NOBODY_DECIDED)
+    if interrupt.format != "steadyrun" and rejected.name not in interrupt.allowed_decisions:
+        return None
+    made = _FORMATS.get(interrupt.format, _for_opaque)(interrupt, rejected)
+    return made if isinstance(made, Answer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,8 @@ def _wrong_for_ours(interrupt: Asked, decision: _Decision) -> Invalid | None:
     known = interrupt.answer_schema or {}
     if decision.name == "edit":
         return _wrong_args(interrupt, 0, decision.value)
+    if decision.name == "fill" and not isinstance(decision.value, Mapping):
+        return Invalid("the values must be an object")
     if decision.name == "fill":
         return mismatch(known.get("values"), decision.value, "values")
     options = known.get("options") if decision.name == "select" else None
@@ -149,6 +164,8 @@ def _raw_ours(interrupt: Asked, value: Any) -> Invalid | None:
     keys = {"type", "message"} if name == "reject" else {"type", *filter(None, [_GIVEN.get(name)])}
     if value.keys() - keys or (name in _GIVEN and _GIVEN[name] not in value):
         return Invalid(f"a value of type {name!r} has the keys {sorted(keys)}")
+    if not isinstance(value.get("message", ""), str):
+        return Invalid("the message of a reject must be a text")
     return _wrong_for_ours(interrupt, _Decision(name, value.get(_GIVEN.get(name, ""))))
 
 

@@ -53,13 +53,14 @@ class _Reader:
         if kind not in _KINDS or not _is_ours(asked):
             return None
         cancels: OnReject = "cancel" if kind == "confirm_action" else "continue"
+        rejectable = asked.get("rejectable", True)
         return self._question(
             kind,
             "steadyrun",
             allowed=_allowed_of_ours(asked),
             actions=_actions_of_ours(asked),
             on_reject=asked.get("onReject") or self.spec.on_reject or cancels,
-            on_expire=asked.get("onExpire"),
+            on_expire=asked.get("onExpire") or (None if rejectable else "cancel"),
             required_permission=asked.get("requiredPermission"),
             resource=_plain(asked.get("resource")),
             answer_schema=_plain(_schema_of_ours(asked)),

@@ -143,10 +143,12 @@ async def test_decisions_are_untold_until_they_are_told(connection: Connection) 
 async def test_what_is_overdue_is_found_and_expired(connection: Connection) -> None:
     row, other = await asked(connection), await asked(connection)
     await overdue(connection, row)
-    assert [found.id for found in await interrupts.overdue(connection)] == [row.id]
+    assert await interrupts.overdue_runs(connection, 9) == [row.run_id]
+    assert [found.id for found in await interrupts.overdue_of(connection, row.run_id)] == [row.id]
     expired = await interrupts.expire_overdue(connection, row.run_id)
     assert [(found.id, found.status) for found in expired] == [(row.id, "expired")]
-    assert await interrupts.overdue(connection) == []
+    assert await interrupts.overdue_runs(connection, 9) == []
+    assert await interrupts.overdue_of(connection, row.run_id) == []
     assert await interrupts.expire_overdue(connection, other.run_id) == []
 
 

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.graphfile import GraphSpec, Reference
-from common.hitl import Answer, CancelRun, Invalid, Question, answer, question, validate_raw
+from common.hitl import (
+    Answer,
+    CancelRun,
+    Invalid,
+    Question,
+    answer,
+    question,
+    rejection,
+    validate_raw,
+)
 from common.masking import MASK, Masker
 
 SPEC = GraphSpec("agent", Reference(Path("agent.py"), "graph"))
@@ -397,12 +406,45 @@ def test_a_good_raw_answer_of_agent_inbox_passes() -> None:
         (asked(SELECT), {"type": "select"}, False),
         (asked(PROVIDE), {"type": "fill", "values": {"to": "x"}}, True),
         (asked(PROVIDE), {"type": "fill", "values": {}}, False),
+        (asked({"steadyrun": "provide_input"}), {"type": "fill", "values": {"a": 1}}, True),
+        (asked({"steadyrun": "provide_input"}), {"type": "fill", "values": 5}, False),
+        (asked(SELECT), {"type": "reject", "message": 5}, False),
     ],
 )
 def test_raw_answers_to_our_questions_keep_to_their_shape(
     found: Question, value: Any, passes: bool
 ) -> None:
     assert (validate_raw(found, value) is None) == passes
+
+
+LATE = {"type": "reject", "message": "Nobody decided in time; this was not done."}
+
+
+@pytest.mark.parametrize(
+    ("value", "given"),
+    [
+        ("?", LATE),
+        (CONFIRM, LATE),
+        ({**SELECT, "rejectable": False}, LATE),
+        (batched("mail", "call"), {"decisions": [LATE, LATE]}),
+        (batched("mail", allowed=["approve"]), None),
+        (PER_CALL, LATE),
+        ([INBOX], [{"type": "ignore", "args": None}]),
+        ({**INBOX, "config": {"allow_accept": True}}, None),
+    ],
+)
+def test_each_format_has_its_own_word_for_a_rejection_that_nobody_made(
+    value: Any, given: Any
+) -> None:
+    assert rejection(asked(value)) == (None if given is None else Answer(given))
+
+
+def test_where_people_may_not_decline_only_the_question_itself_can_expire_as_declined() -> None:
+    rejects = replace(SPEC, on_expire="reject")
+    firm = {**SELECT, "rejectable": False}
+    assert asked(SELECT, rejects).on_expire == "reject"
+    assert asked(firm, rejects).on_expire == "cancel"
+    assert asked({**firm, "onExpire": "reject"}).on_expire == "reject"
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, {"a": 1}, "text"])
@@ -434,6 +476,7 @@ def test_no_answer_makes_the_checks_fail(value: Any) -> None:
     for found in map(asked, (batched("mail"), PER_CALL, [INBOX], CONFIRM, SELECT, PROVIDE, "?")):
         assert isinstance(answer(found, value), Answer | CancelRun | Invalid)
         assert isinstance(validate_raw(found, value), Invalid | None)
+        assert isinstance(rejection(found), Answer | None)
 
 
 @settings(deadline=None)
