@@ -25,7 +25,7 @@ def answer(
         return Invalid(f"{read.name!r} is not allowed here; allowed are: {allowed}")
     if read.name == "reject" and interrupt.on_reject == "cancel":
         return CancelRun(read.message)
-    made = _FORMATS.get(interrupt.format, _for_opaque)(interrupt, read)
+    made = _formed(interrupt, read)
     if isinstance(made, Answer) and interrupt.format == "steadyrun" and by is not None:
         return Answer({**made.value, "by": by})
     return made
@@ -44,8 +44,12 @@ def rejection(interrupt: Asked) -> Answer | None:
     rejected = _Decision("reject", message=NOBODY_DECIDED)
     if interrupt.format != "steadyrun" and rejected.name not in interrupt.allowed_decisions:
         return None
-    made = _FORMATS.get(interrupt.format, _for_opaque)(interrupt, rejected)
+    made = _formed(interrupt, rejected)
     return made if isinstance(made, Answer) else None
+
+
+def _formed(interrupt: Asked, decision: _Decision) -> Answer | Invalid:
+    return _FORMATS.get(interrupt.format, _for_opaque)(interrupt, decision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,9 @@ def _for_opaque(interrupt: Asked, decision: _Decision) -> Answer | Invalid:
     """Opaque questions and our own three."""
     given = _GIVEN.get(decision.name)
     fields = {} if given is None else {given: decision.value}
-    return _wrong_for_ours(interrupt, decision) or Answer(
-        {"type": decision.name, **fields, **_said(decision)}
-    )
+    value = {"type": decision.name, **fields, **_said(decision)}
+    invalid = _wrong_for_ours(interrupt, decision) or _raw_opaque(interrupt, value)
+    return invalid or Answer(value)
 
 
 _GIVEN = {"edit": "args", "select": "value", "fill": "values"}
@@ -152,6 +156,11 @@ _FORMATS: Mapping[str, Callable[[Asked, _Decision], Answer | Invalid]] = {
 
 
 # the graph's own resume values
+
+
+def _raw_opaque(interrupt: Asked, value: Any) -> Invalid | None:
+    """LangGraph's `interrupt(…, response_schema=…)`; without one any value will do."""
+    return mismatch((interrupt.answer_schema or {}).get("value"), value, "value")
 
 
 def _raw_ours(interrupt: Asked, value: Any) -> Invalid | None:
@@ -243,6 +252,8 @@ def _raw_inbox(interrupt: Asked, value: Any) -> Invalid | None:
 
 
 def _wrong_inbox_args(interrupt: Asked, decision: str, args: Any) -> Invalid | None:
+    if decision == "fill" and not isinstance(args, str | Mapping):
+        return Invalid("a response's 'args' must be a text or an object")
     if decision != "edit":
         return None
     if not isinstance(args, Mapping) or args.keys() != {"action", "args"}:
@@ -253,6 +264,7 @@ def _wrong_inbox_args(interrupt: Asked, decision: str, args: Any) -> Invalid | N
 
 
 _RAW: Mapping[str, Callable[[Asked, Any], Invalid | None]] = {
+    "opaque": _raw_opaque,
     "steadyrun": _raw_ours,
     "langchain-hitl": _raw_langchain,
     "agent-inbox": _raw_inbox,

@@ -20,7 +20,8 @@ class Question:
 
     `answer_schema` keeps what a validation needs and may hold the unmasked values of options, never
     arguments: `args` and `allowed` (schema and decisions for each action), `values` (schema),
-    `options` (values), `per_call` (one answer instead of a list of decisions).
+    `options` (values), `value` (schema of an opaque question's answer), `per_call` (one answer
+    instead of a list of decisions).
     """
 
     type: InterruptType

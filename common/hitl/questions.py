@@ -118,7 +118,14 @@ class _Reader:
         )
 
     def opaque(self) -> Question:
-        return self._question("provide_input", "opaque", allowed=list(_OPAQUE), actions=[])
+        schema = self.response_schema
+        return self._question(
+            "provide_input",
+            "opaque",
+            allowed=list(_OPAQUE),
+            actions=[],
+            answer_schema=None if schema is None else {"value": _plain(schema)},
+        )
 
     def _question(
         self,

@@ -417,6 +417,14 @@ def test_raw_answers_to_our_questions_keep_to_their_shape(
     assert (validate_raw(found, value) is None) == passes
 
 
+def test_an_opaque_question_with_a_schema_takes_what_fits_it() -> None:
+    found = asked("?", response_schema={"type": "integer"})
+    assert validate_raw(found, 0) is None
+    assert validate_raw(found, "0") == Invalid("value does not fit its schema (type)")
+    assert isinstance(answer(found, "approve"), Invalid)
+    assert rejection(found) is None
+
+
 LATE = {"type": "reject", "message": "Nobody decided in time; this was not done."}
 
 
