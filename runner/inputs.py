@@ -7,12 +7,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, get_type_hints
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot
 
 from common.graphfile import GraphSpec, load_object
+from common.ids import stable_id
 
 CLOSED = "This call was not executed: the run that made it was stopped."
 
@@ -51,7 +58,7 @@ async def graph_input(
         made = load_object(spec.input)(_message(run), described(run))
         made = await made if inspect.isawaitable(made) else made
     else:
-        made = _default(graph, run)
+        made = _default(graph, run, values)
     return _after([*left, *closed_calls(values)], made)
 
 
@@ -125,12 +132,24 @@ def _since_human(messages: Sequence[Any]) -> list[BaseMessage]:
     return recent
 
 
-def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput) -> dict[str, Any]:
+def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput, values: Any) -> dict[str, Any]:
     content = run.input["content"]
     if takes_messages(graph):
-        return {"messages": [HumanMessage(content, id=run.user_message_id)]}
+        person = HumanMessage(content, id=run.user_message_id)
+        return {"messages": [*_system(run, values), person]}
     parsed = _parsed(content) if run.input.get("inputFormat") == "json" else None
     return {"input": content} if parsed is None else parsed
+
+
+def _system(run: RunInput, values: Any) -> list[SystemMessage]:
+    """The session's system message (contract §6): one a thread, under an id of its own, so that a
+    later one takes the place of the first. Providers refuse several in one history."""
+    text = run.input.get("systemMessage")
+    if text is None:
+        return []
+    message = SystemMessage(text, id=stable_id("msg", run.conversation_id, "system"))
+    known = {(m.id, m.content) for m in _messages(values)}
+    return [] if (message.id, text) in known else [message]
 
 
 def takes_messages(graph: Pregel[Any, Any, Any, Any]) -> bool:
@@ -158,11 +177,12 @@ def _after(closed: list[ToolMessage], made: Any) -> Any:
 
 def _message(run: RunInput) -> dict[str, Any]:
     given = run.input
+    system = given.get("systemMessage")
     return {
         "id": run.user_message_id,
         "content": given["content"],
         "inputFormat": given.get("inputFormat", "text"),
-    }
+    } | ({} if system is None else {"systemMessage": system})
 
 
 def described(run: RunInput) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import pytest
 from langchain.agents import create_agent
@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import MessagesState
+from langgraph.graph.message import MessagesState, add_messages
 
 from common.graphfile import GraphSpec, Reference
 from runner.inputs import CLOSED, closed_calls, graph_input, leave
@@ -135,6 +135,30 @@ async def test_the_input_hook_makes_the_input_and_open_calls_are_closed_all_the_
     }
     given = await graph_input(spec, graph, run, {"messages": [called("a")]})
     assert given["messages"][0].tool_call_id == "a"
+
+
+async def test_a_system_message_stands_before_the_persons_and_once_in_the_thread() -> None:
+    graph = compiled(MessagesState)
+    first = await made(graph, "hello", systemMessage="Be brief.")
+    assert [(m.type, m.content) for m in first["messages"]] == [
+        ("system", "Be brief."),
+        ("human", "hello"),
+    ]
+    system = first["messages"][0]
+    again = await made(graph, "more", {"messages": [system]}, systemMessage="Be brief.")
+    assert [m.type for m in again["messages"]] == ["human"]
+    changed = await made(graph, "more", {"messages": [system]}, systemMessage="Be kind.")
+    assert changed["messages"][0].id == system.id
+    thread = add_messages([system, HumanMessage("hello", id="1")], changed["messages"])
+    assert [str(m.content) for m in cast("list[Any]", thread)] == ["Be kind.", "hello", "more"]
+
+
+async def test_an_input_hook_is_told_of_the_system_message(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text("def hook(message, run):\n    return message\n")
+    spec = replace(SPEC, input=Reference(tmp_path / "told.py", "hook"))
+    run = Run({"content": "hello", "systemMessage": "Be brief."})
+    given = await graph_input(spec, compiled(MessagesState), run, {})
+    assert given["systemMessage"] == "Be brief."
 
 
 # what a run leaves behind that was stopped between a call and its result
