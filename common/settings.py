@@ -117,6 +117,11 @@ class GatewaySettings(Settings):
     drain_window_s: Seconds = Field(
         5, description="SIGTERM: streams are aborted one after the other over this time"
     )
+    sync_wait_s: Seconds = Field(
+        600,
+        description="a synchronous call of the session facade waits so long, then the answer is 202"
+        " with status `running`; keep it below the read timeout of your proxies",
+    )
     guard_timeout_s: Seconds = Field(5, description="limit for a graph's guard or resume validator")
     idempotency_retention_s: Seconds = Field(86_400, description="how long answers are kept by key")
 

@@ -33,7 +33,7 @@ from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Ticke
 from gateway.front import Front
 from gateway.metrics import Metrics
 from gateway.middleware import BodyLimit, Requests
-from gateway.routes import conversations, health, interrupts, runs
+from gateway.routes import agent, conversations, health, interrupts, runs
 from gateway.routes.callers import caller
 from gateway.routes.events import Events
 from gateway.services.conversations import Conversations
@@ -43,7 +43,9 @@ from gateway.services.hooks import Hooks
 from gateway.services.idempotency import Forgetting
 from gateway.services.resume import Resume
 from gateway.services.runs import Runs
+from gateway.services.sessions import Sessions
 from gateway.services.streams import Streams
+from gateway.services.waiting import Waits
 from gateway.services.watching import Watching
 from gateway.sse import Drain, Pace, Slots
 
@@ -188,6 +190,9 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
     app.include_router(interrupts.router(db, asks))
+    sessions = Sessions(db, acts, resume, owner, gateway.graphs)
+    waits = Waits(db, gateway.hub, gateway.slots, gateway.drain, settings.sync_wait_s)
+    app.include_router(agent.router(sessions, waits, asks))
     app.include_router(health.router(gateway.checks(), gateway.metrics, demo))
     return events
 

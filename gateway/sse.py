@@ -51,6 +51,12 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class Leaving(Protocol):
+    """What a drain cuts short: a stream, a call that waits."""
+
+    def drain(self) -> None: ...
+
+
 class Slots:
     """Open streams of this process and of each user; a full house is refused before it opens."""
 
@@ -113,15 +119,15 @@ class Drain:
 
     def __init__(self, window_s: float, delay_s: float = 0.0) -> None:
         self._window_s, self._delay_s = window_s, delay_s
-        self._streams: set[EventStream] = set()
+        self._streams: set[Leaving] = set()
         self._hurried = asyncio.Event()
         self.leaving = False
         self.draining = False
 
-    def enter(self, stream: "EventStream") -> None:
+    def enter(self, stream: Leaving) -> None:
         self._streams.add(stream)
 
-    def leave(self, stream: "EventStream") -> None:
+    def leave(self, stream: Leaving) -> None:
         self._streams.discard(stream)
 
     def refuse_new(self) -> None:

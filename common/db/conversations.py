@@ -10,6 +10,7 @@ from common.db.engine import Connection
 from common.db.paging import at_moment, microseconds, page
 from common.db.statement import Statement
 from common.db.values import refuse_unstorable, repair_text
+from common.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Conversation:
 
 
 _COLUMNS = ", ".join(Conversation.__dataclass_fields__)
+_TRIES = 10
 
 
 async def create(
@@ -111,6 +113,12 @@ async def set_summary(connection: Connection, run_id: str, epoch: int, summary: 
     )
 
 
+async def lock_session(connection: Connection, user_id: str) -> None:
+    """Beginning, using and ending a user's session go one after the other, over all processes,
+    until the transaction ends. Taken before any row's lock: runs come before their conversation."""
+    await _LOCK_SESSION.rows(connection, user=user_id)
+
+
 async def find_session(connection: Connection, user_id: str) -> Conversation | None:
     """The user's current session, at most one (contract §6)."""
     row = await _FIND_SESSION.row(connection, user=user_id)
@@ -122,12 +130,13 @@ async def begin_session(
 ) -> Conversation:
     """The user's current session, a new one if there is none; one for any number of callers."""
     refuse_unstorable(title=title)
-    row = await _CREATE.row(
-        connection, id=id, user=user_id, title=title, graph=graph, facts={}, session=True
-    )
-    if row is None:
-        row = await _FIND_SESSION.row(connection, user=user_id)
-    return Conversation(*_present(row))
+    new = {"id": id, "user": user_id, "title": title, "graph": graph, "facts": {}, "session": True}
+    for _ in range(_TRIES):
+        row = await _CREATE.row(connection, **new)
+        row = row or await _FIND_SESSION.row(connection, user=user_id)
+        if row is not None:  # None: it was ended or deleted in between
+            return Conversation(*row)
+    raise Unavailable("Postgres")
 
 
 async def end_session(connection: Connection, user_id: str) -> Conversation | None:
@@ -183,6 +192,10 @@ UPDATE conversations SET facts = facts || :facts::jsonb, facts_version = facts_v
 _SET_SUMMARY = Statement(f"""{_HELD_RUN}
 UPDATE conversations SET summary = :summary
  WHERE id = (SELECT conversation_id FROM held) RETURNING 1
+""")
+
+_LOCK_SESSION = Statement("""
+SELECT pg_advisory_xact_lock(hashtextextended('steadyrun session ' || :user::text, 0)) IS NULL
 """)
 
 _FIND_SESSION = Statement(f"SELECT {_COLUMNS} FROM conversations WHERE user_id = :user AND session")

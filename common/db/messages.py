@@ -63,6 +63,13 @@ async def latest(
     return None if row is None else Message(*row)
 
 
+async def of_run(connection: Connection, run_id: str, limit: int, bytes_max: int) -> list[Message]:
+    """What a run has said, the person's message too, oldest first; of much only the newest, which
+    together are not much larger than `bytes_max`. The run's answer is always whole among them."""
+    rows = await _OF_RUN.rows(connection, run=run_id, limit=limit, bytes=bytes_max)
+    return [Message(*row) for row in rows]
+
+
 async def find(connection: Connection, message_id: str) -> Message | None:
     row = await _FIND.row(connection, id=message_id)
     return None if row is None else Message(*row)
@@ -114,6 +121,17 @@ SELECT {_COLUMNS} FROM messages
  WHERE conversation_id = :conversation AND role = :role
    AND (:run::text IS NULL OR run_id = :run::text)
  ORDER BY position DESC LIMIT 1
+""")
+
+_OF_RUN = Statement(f"""
+WITH said AS (
+    SELECT {_COLUMNS}, row_number() OVER newest AS nth,
+           sum(octet_length(content)) OVER newest - octet_length(content) AS newer
+      FROM messages WHERE run_id = :run WINDOW newest AS (ORDER BY position DESC))
+SELECT {_COLUMNS} FROM said
+ WHERE (nth <= :limit::bigint AND newer < :bytes::bigint)
+    OR id = (SELECT message_id FROM runs WHERE id = :run)
+ ORDER BY position
 """)
 
 _STORING = """

@@ -5,7 +5,7 @@ answer under the idempotency key. What follows the commit (waking runners, endin
 is best effort here: runners also poll, and a sweep of theirs finishes cancellations.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -68,7 +68,7 @@ class Runs:
 
             async def act() -> dict[str, Any]:
                 found = await self._conversation(connection, principal, conversation_id, request)
-                run = await self._insert(connection, principal, found, request)
+                run = await self.insert(connection, principal, found, request)
                 return RunOut.of(run, []).model_dump(mode="json", by_alias=True)
 
             answer, fresh = await once(connection, principal, key, made, act)
@@ -163,24 +163,31 @@ class Runs:
             connection,
             id=new_id("conv"),
             user_id=principal.user,
-            title=_title(request.message.content),
+            title=title_of(request.message.content),
             graph=known_graph(self._graphs, graph),
             facts={},
         )
 
-    async def _insert(
+    async def insert(
         self,
         connection: Connection,
         principal: Principal,
         conversation: Conversation,
         request: RunRequest,
+        **more: Any,
     ) -> Run:
-        run = await runs.create(connection, self._new_run(principal, conversation, request))
+        """`more` goes to the run's input. After the commit: `announce`."""
+        self._check_size(request)
+        new = self._new_run(principal, conversation, request)
+        run = await runs.create(connection, replace(new, input=new.input | more))
         if run is None:
             active = await runs.active(connection, conversation.id)
             extra = {} if active is None else {"activeRun": active.id, "status": active.status}
             raise Refused("CONVERSATION_BUSY", "a run of this conversation is active", **extra)
         return run
+
+    async def announce(self, run_id: str) -> None:
+        await self._signals.wake(run_id)
 
     def _new_run(
         self, principal: Principal, conversation: Conversation, request: RunRequest
@@ -206,7 +213,7 @@ class Runs:
         )
 
     async def _announce(self, run_id: str, conversation_id: str, request: RunRequest) -> None:
-        await self._signals.wake(run_id)
+        await self.announce(run_id)
         if request.on_conflict in ("interrupt", "rollback"):
             await self._supersede(run_id, conversation_id)
 
@@ -232,6 +239,6 @@ def known_graph(graphs: GraphFile, name: str | None) -> str:
     return name
 
 
-def _title(content: str) -> str:
+def title_of(content: str) -> str:
     line = next(iter(content.strip().splitlines()), "")
     return line if len(line) <= _TITLE_CHARACTERS else line[: _TITLE_CHARACTERS - 1] + "…"

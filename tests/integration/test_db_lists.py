@@ -198,6 +198,35 @@ async def test_messages_are_paged_oldest_first(connection: Connection) -> None:
     assert end is None
 
 
+async def test_what_a_run_has_said_is_bounded_and_its_answer_is_whole(
+    connection: Connection,
+) -> None:
+    run = await running_run(connection)
+    answer = NewMessage(new_id("msg"), "assistant", "a" * 500)
+    tools = [
+        NewMessage(new_id("msg"), "tool", "t" * 100, tool_call_id=f"c{n}", tool_name="t")
+        for n in range(6)
+    ]
+    await messages.replace(connection, run.id, 1, [*tools[:3], answer, *tools[3:]])
+    await runs.finish(
+        connection, run.id, 1, status="completed", last_sequence=0, message_id=answer.id
+    )
+
+    async def said(limit: int, bytes_max: int) -> list[str]:
+        return [m.id for m in await messages.of_run(connection, run.id, limit, bytes_max)]
+
+    after = [tool.id for tool in tools[3:]]
+    assert await said(100, 100_000) == [
+        run.user_message_id,
+        *(tool.id for tool in tools[:3]),
+        answer.id,
+        *after,
+    ]
+    assert await said(2, 100_000) == [answer.id, *after[1:]]
+    assert await said(100, 150) == [answer.id, *after[1:]]
+    assert await said(100, 301) == [answer.id, *after]
+
+
 # the archive
 
 

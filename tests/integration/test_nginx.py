@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from common.settings import GatewaySettings
 from deploy import check_nginx, nginx
 from deploy.binaries import find_nginx
 from deploy.process import Command, spawn
@@ -97,6 +99,19 @@ def until_listening(port: int, timeout_s: float = 30.0) -> None:
 @pytest.mark.parametrize("name", [nginx.PLAIN, nginx.TLS])
 def test_nginx_accepts_every_template_without_a_warning(name: str) -> None:
     assert check_nginx.check(name) is None
+
+
+@pytest.mark.parametrize("name", [nginx.PLAIN, nginx.TLS])
+def test_a_call_that_waits_gets_its_answer_before_nginx_gives_up(name: str) -> None:
+    template = (ROOT / "nginx" / name).read_text()
+    [patience_s] = re.findall(r"location /agent/ {[^}]*proxy_read_timeout (\d+)s", template)
+    assert int(patience_s) > GatewaySettings.model_fields["sync_wait_s"].default
+
+
+def test_the_session_facade_is_passed_on_like_everything_else(folder: Path) -> None:
+    with running(Front(folder, gateways=2), gateways=1) as front:
+        answers = [httpx.post(f"{front.url}/agent/invoke", content=b"{}") for _ in range(6)]
+    assert [a.status_code for a in answers] == [200] * 6
 
 
 def test_without_a_gateway_the_answer_is_a_problem_that_says_when_to_come_back(

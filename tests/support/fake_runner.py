@@ -9,9 +9,10 @@ from typing import Any
 
 from common.batch import Batch
 from common.bus.log import Append, LogConnection
-from common.db import archive, interrupts, runs
+from common.db import archive, interrupts, messages, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
+from common.db.messages import NewMessage
 from common.db.runs import ClaimedRun, Ended
 from common.events import Event, encode_frame, ends_of, utc_text
 from common.ids import new_id
@@ -19,6 +20,11 @@ from common.ownership import open_log
 from tests.support import rows
 
 BLOCK = 1000
+_ENDS = {
+    "completed": Event("done", {"messageId": "m"}),
+    "failed": Event("error", {"code": "GRAPH_ERROR", "message": "m", "retryable": False}),
+    "cancelled": Event("cancelled", {"reason": "user"}),
+}
 
 
 class FakeRun:
@@ -92,13 +98,17 @@ class FakeRun:
             )
         await self._after(batch, publish=True)
 
-    async def finish(self, *, publish: bool = True) -> Ended:
+    async def finish(self, *, publish: bool = True, said: Sequence[str] = (), **how: Any) -> Ended:
+        """`said`: the assistant's messages, of which the last one is the answer; `how` is stored
+        with the end (runs.finish)."""
+        epoch = self.row.epoch
+        new = [NewMessage(new_id("msg"), "assistant", text) for text in said]
+        how = {"status": "completed", "message_id": new[-1].id if new else None} | how
         async with self._db.begin() as connection:
-            batch = self.number([Event("done", {"messageId": "m"})])
+            batch = self.number([_ENDS[how["status"]]])
             await self._store(connection)
-            ended = await runs.finish(
-                connection, self.id, self.row.epoch, status="completed", last_sequence=batch.last
-            )
+            assert await messages.replace(connection, self.id, epoch, new)
+            ended = await runs.finish(connection, self.id, epoch, last_sequence=batch.last, **how)
             assert ended is not None
         await self._after(batch, publish=publish)
         return ended
