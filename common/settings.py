@@ -183,6 +183,10 @@ class RunnerSettings(Settings):
         " process: its other runs are handed over, and it exits with status 1",
     )
     attempts_max: int = Field(3, ge=1, description="deaths of a runner before the run fails")
+    metrics_host: str = Field("127.0.0.1", description="address of the runner's /metrics")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65_535, description="port of the runner's /metrics; unset: none is opened"
+    )
     drain_timeout_s: Seconds = Field(
         8, description="SIGTERM: how long runs may take to reach a step boundary"
     )

@@ -37,6 +37,7 @@ from gateway.routes import agent, conversations, health, interrupts, runs
 from gateway.routes.callers import caller
 from gateway.routes.events import Events
 from gateway.services.conversations import Conversations
+from gateway.services.fleet import FleetLook
 from gateway.services.follow import Channels, Hub
 from gateway.services.history import History
 from gateway.services.hooks import Hooks
@@ -193,7 +194,8 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     sessions = Sessions(db, acts, resume, owner, gateway.graphs)
     waits = Waits(db, gateway.hub, gateway.slots, gateway.drain, settings.sync_wait_s)
     app.include_router(agent.router(sessions, waits, asks))
-    app.include_router(health.router(gateway.checks(), gateway.metrics, demo))
+    fleet = FleetLook(db, gateway.bus.ping, gateway.metrics)
+    app.include_router(health.router(gateway.checks(), gateway.metrics, fleet, demo))
     return events
 
 

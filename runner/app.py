@@ -35,6 +35,7 @@ from runner.guarding import Threads, task_factory
 from runner.kit import Kit
 from runner.lease import Lease
 from runner.leftovers import Leftovers
+from runner.metrics import Metrics, served
 from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
 from runner.reaper import LastLook, Reaper
@@ -46,10 +47,13 @@ from runner.worker import Worker
 log = structlog.get_logger(__name__)
 
 NEW_LIFE_PAUSE_S = 0.5
+MEASURE_INTERVAL_S = 1.0
 THREADS_MIN = 64  # they are made as they are needed
 
 
-async def serve(settings: RunnerSettings, stop: asyncio.Event) -> str | None:
+async def serve(
+    settings: RunnerSettings, stop: asyncio.Event, metrics: Metrics | None = None
+) -> str | None:
     """Until `stop` is set, or code of a run does not end: then the process must (it is the run
     that this answers). Raises Misconfigured, or Unavailable if a server is missing at start."""
     loop = asyncio.get_running_loop()
@@ -61,23 +65,35 @@ async def serve(settings: RunnerSettings, stop: asyncio.Event) -> str | None:
         stop, when_available(lambda: _check_servers(settings), settings.start_patience_s)
     ):
         return None
+    metrics = metrics or Metrics()
+    with served(metrics, settings.metrics_host, settings.metrics_port):
+        return await _live_until_stuck(settings, registry, stop, metrics)
+
+
+async def _live_until_stuck(
+    settings: RunnerSettings, registry: Registry, stop: asyncio.Event, metrics: Metrics
+) -> str | None:
     leftovers = Leftovers(settings.stuck_patience_s)
     watching = asyncio.create_task(leftovers.watch())
     watching.add_done_callback(lambda _: stop.set())
     try:
-        await _live_on(settings, registry, leftovers, stop)
+        await _live_on(settings, registry, leftovers, stop, metrics)
         return watching.result() if watching.done() else None
     finally:
         watching.cancel()
 
 
 async def _live_on(
-    settings: RunnerSettings, registry: Registry, leftovers: Leftovers, stop: asyncio.Event
+    settings: RunnerSettings,
+    registry: Registry,
+    leftovers: Leftovers,
+    stop: asyncio.Event,
+    metrics: Metrics,
 ) -> None:
     last_look = LastLook()
     while not stop.is_set():
         try:
-            await _Life(settings, registry, leftovers, stop, last_look).live()
+            await _Life(settings, registry, leftovers, stop, last_look, metrics).live()
         except Unavailable as error:
             log.warning("life_ended", what=error.what)
             await _unless(stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
@@ -122,7 +138,9 @@ class _Life:
         leftovers: Leftovers,
         stop: asyncio.Event,
         last_look: LastLook,
+        metrics: Metrics,
     ) -> None:
+        self._metrics = metrics
         self._last_look = last_look
         self._settings = settings
         self._registry = registry
@@ -167,7 +185,7 @@ class _Life:
         masker = Masker(settings.masking_patterns)
         signals = Signals(bus)
         self._publisher = Publisher(
-            self._db, bus_log, publisher_limits(settings), lambda: self._lease.held
+            self._db, bus_log, publisher_limits(settings), lambda: self._lease.held, self._metrics
         )
         kit = Kit(
             db=self._db,
@@ -181,10 +199,11 @@ class _Life:
             questions=Questions(self._registry, masker),
             may_execute=lambda: self._lease.held,
             leftovers=self._leftovers,
+            metrics=self._metrics,
         )
         self._worker = Worker(kit, self._id)
         owner = OwnerActs(self._db, bus_log, signals)
-        self._sweeper = Sweeper(self._db, owner)
+        self._sweeper = Sweeper(self._db, owner, metrics=self._metrics)
         self._expirer = Expirer(self._db, owner, signals)
         self._attendance = self._attend(bus)
         self._subscriptions = Subscriptions(
@@ -204,6 +223,7 @@ class _Life:
             reap_interval_s=settings.reap_interval_s,
             reap_grace_s=settings.reap_grace_s,
             last_look=self._last_look,
+            metrics=self._metrics,
         )
         self._cleaner = Cleaner(
             self._db, sessions, Retention.of(settings), settings.cleanup_interval_s
@@ -259,6 +279,7 @@ class _Life:
             self._sweeper.run(),
             self._expirer.run(),
             self._cleaner.run(),
+            self._measure(),
         ]
         try:
             async with asyncio.TaskGroup() as group:
@@ -290,7 +311,20 @@ class _Life:
         async with self._db.connect() as conn:
             await runners.drain(conn, self._id)
 
+    async def _measure(self) -> None:
+        """What only the loop can read; what grows while it stands still is read by scrapes."""
+        metrics = self._metrics
+        metrics.places.set(self._settings.runner_concurrency)
+        while True:
+            metrics.executing.set(self._worker.executing)
+            metrics.held_bytes.set(self._publisher.held_bytes)
+            metrics.redis_up.set(not self._publisher.redis_away)
+            metrics.pubsub.set(self._subscriptions.healthy)
+            metrics.leftovers.set(len(self._leftovers))
+            await asyncio.sleep(MEASURE_INTERVAL_S)
+
     def _lose(self) -> None:
+        self._metrics.leases_lost.inc()
         self._worker.lose_all()
         self._over.set()
 

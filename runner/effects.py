@@ -46,6 +46,7 @@ from common.errors import LeaseLost, Unavailable
 from runner.authoring import effects as authoring
 from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
 from runner.guarding import counted
+from runner.metrics import Metrics
 from runner.outcomes import Cancelled, Failed, Outcome
 
 KEY_CHARS_MAX: Final = 256
@@ -95,6 +96,7 @@ class Effects:
         may_go_on: Callable[[], bool],
         stop: Callable[[Outcome | None], None],
         mask: Callable[[str, int], str],
+        metrics: Metrics | None = None,
     ) -> None:
         self._db = db
         self._run_id = run_id
@@ -103,6 +105,7 @@ class Effects:
         self._may_go_on = may_go_on
         self._stop = stop
         self._mask = mask
+        self._metrics = metrics or Metrics()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -191,12 +194,19 @@ class Effects:
     async def _perform(self, call: _Call) -> Any:
         effect = await self._begin(call.key)
         if effect.outcome is not None:
+            self._count("known")
             return _kept(effect.outcome)
         if not self._is_ours(effect):
             if isinstance(answer := await self._verdict(call), Performed):
+                self._count("verified")
                 return await self._complete(call.key, answer.value)
             await self._fenced(effects.take_over, call.key)
-        return await self._complete(call.key, await self._started_once(call))
+        value = await self._complete(call.key, await self._started_once(call))
+        self._count("performed")
+        return value
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.effects.labels(outcome).inc()
 
     async def _begin(self, key: str) -> effects.Effect:
         match await self._patiently(lambda c: effects.begin(c, self._run_id, self._epoch, key)):
@@ -224,6 +234,7 @@ class Effects:
 
     def _ask_person(self, call: _Call) -> NoReturn:
         """Nobody can be asked yet, so the run fails."""
+        self._count("unknown")
         raise _Ends(unknown(self._mask(call.key, KEY_CHARS_MAX)))
 
     async def _started_once(self, call: _Call) -> Any:

@@ -85,6 +85,7 @@ class Execution:
             may_go_on=lambda: not self._is_lost and kit.may_execute(),
             stop=self._stop_with,
             mask=kit.masker.text,
+            metrics=kit.metrics,
         )
         self._work = Work()
         self._translator: Translator | None = None
@@ -117,16 +118,22 @@ class Execution:
 
     async def run(self) -> None:
         """Raises only CancelledError. What is not settled stays `running` and is given back."""
-        run = self.claimed
-        with structlog.contextvars.bound_contextvars(run_id=run.id, epoch=run.epoch):
+        run, metrics = self.claimed, self._kit.metrics
+        with (
+            structlog.contextvars.bound_contextvars(run_id=run.id, epoch=run.epoch),
+            metrics.execution_s.time(),
+        ):
             try:
                 await self._chain()
             except LeaseLost:
+                metrics.outcomes.labels("lost").inc()
                 log.info("run_lost")
             except Unavailable as error:
+                metrics.outcomes.labels("left").inc()
                 log.warning("run_left", what=error.what)
             except Exception:
                 self.crashed = True
+                metrics.outcomes.labels("crashed").inc()
                 log.exception("execution_failed")
             finally:
                 if self._outlet is not None and not self._outlet.leaving:

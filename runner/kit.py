@@ -1,7 +1,7 @@
 """What every execution of a runner shares; put together in `runner/app`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.bus.log import LogConnection
 from common.bus.signals import Signals
@@ -9,6 +9,7 @@ from common.db.engine import Database
 from common.masking import Masker
 from common.settings import RunnerSettings
 from runner.leftovers import Leftovers
+from runner.metrics import Metrics
 from runner.publisher import Publisher
 from runner.questions import Questions
 from runner.registry import Registry
@@ -29,6 +30,7 @@ class Kit:
     may_execute: Callable[[], bool]
     """Whether the lease holds, by the local clock; for any thread."""
     leftovers: Leftovers
+    metrics: Metrics = field(default_factory=Metrics)
 
     def timeout_s(self, graph: str) -> float:
         """Longest execution of a run of this graph, over all its owners."""

@@ -30,6 +30,7 @@ from common.db import archive, runs
 from common.db.archive import Found, Portion
 from common.db.engine import Database
 from common.errors import LeaseLost, Unavailable
+from runner.metrics import Metrics, Since
 from runner.outlet import NEVER, Change, Outlet
 from runner.writer import RunWriter
 
@@ -61,6 +62,7 @@ class Publisher:
         bus_log: LogConnection,
         limits: PublisherLimits,
         may_send: Callable[[], bool] = lambda: True,
+        metrics: Metrics | None = None,
     ) -> None:
         """`may_send`: whether the lease lasts. The epoch would refuse what is sent after it, once
         somebody has claimed the run; a process that was stopped must not speak before that."""
@@ -71,6 +73,10 @@ class Publisher:
         self._outlets: set[Outlet] = set()
         self._dirty = asyncio.Event()
         self._archive_now = asyncio.Event()
+        self._metrics = metrics or Metrics()
+        self._unsent, self._behind = Since(), Since()
+        self._metrics.lag_s.set_function(lambda: self._unsent.seconds)
+        self._metrics.archive_behind_s.set_function(lambda: self._behind.seconds)
         self._away = False  # nothing was appended or opened since Redis failed
         self._rests_until = float("-inf")
         self._pause_s = _PAUSES_S[0]
@@ -99,6 +105,15 @@ class Publisher:
         )
         self._outlets.add(outlet)
         return outlet
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all runs: what Redis or the archive lacks."""
+        return sum(outlet.writer.held_bytes for outlet in self._outlets)
+
+    @property
+    def redis_away(self) -> bool:
+        return self._away
 
     def wake(self) -> None:
         self._dirty.set()
@@ -137,15 +152,20 @@ class Publisher:
         if self._away and time.monotonic() < self._rests_until:
             return self._leave_to_archive()
         if not (busy or self._left) or not self._may_send():
+            self._unsent.end()
             return None
+        self._unsent.begin()
         await self._log.connect()
         await self._tell_left()
         ready = [outlet for outlet in busy if self._is_open(outlet)]
         sent = [(outlet, batch) for outlet in ready for batch in outlet.writer.unsent()]
         if sent:
-            answers = await self._log.append([outlet.append(batch) for outlet, batch in sent])
+            with self._metrics.append_s.time():
+                answers = await self._log.append([outlet.append(batch) for outlet, batch in sent])
             self._redis_answered()
             self._take_answers(sent, answers)
+        if len(ready) == len(busy):
+            self._unsent.end()
         for outlet in ready:
             outlet.after_round()
 
@@ -216,6 +236,11 @@ class Publisher:
         self, sent: list[tuple[Outlet, Batch]], answers: list[tuple[Answer, int]]
     ) -> None:
         failed: set[Outlet] = set()
+        taken = [
+            batch for (_, batch), (answer, _) in zip(sent, answers, strict=True) if answer == "OK"
+        ]
+        self._metrics.batches.inc(len(taken))
+        self._metrics.events.inc(sum(batch.last - batch.first + 1 for batch in taken))
         for (outlet, batch), (answer, value) in zip(sent, answers, strict=True):
             if outlet in failed:
                 continue
@@ -265,6 +290,7 @@ class Publisher:
         self._away, self._pause_s = False, _PAUSES_S[0]
 
     def _leave_to_archive(self) -> None:
+        self._unsent.end()  # readers have it from the archive
         for outlet in list(self._outlets):
             if (batch := outlet.writer.leave_to_archive()) is not None:
                 self._left.pop(outlet.writer.run_id, None)
@@ -315,13 +341,19 @@ class Publisher:
         self._numbered()
         work = [(o, self._portion(o)) for o in self._outlets if self._wants_archive(o)]
         if not work:
+            self._behind.end()
             return True
+        self._behind.begin()
         async with self._db.connect() as conn:
-            found = await archive.append_all(conn, [portion for _, portion in work])
+            with self._metrics.archive_s.time():
+                found = await archive.append_all(conn, [portion for _, portion in work])
         for (outlet, portion), what in zip(work, found, strict=True):
             self._take_found(outlet, portion, what)
         self.wake()
-        return "busy" not in found
+        if "busy" in found:
+            return False
+        self._behind.end()
+        return True
 
     def _portion(self, outlet: Outlet) -> Portion:
         writer = outlet.writer

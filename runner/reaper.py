@@ -21,6 +21,7 @@ from common.bus.signals import Signals
 from common.db import runners
 from common.db.engine import Database
 from common.errors import Unavailable
+from runner.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Reaper:
         reap_interval_s: float,
         reap_grace_s: float,
         last_look: LastLook | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._database = database
         self._signals = signals
@@ -66,6 +68,7 @@ class Reaper:
         self._interval_s = reap_interval_s
         self._grace_s = reap_grace_s
         self._last_look = last_look or LastLook()
+        self._metrics = metrics or Metrics()
         self._alive = 1
         self._sweep_at = float("-inf")
 
@@ -89,6 +92,8 @@ class Reaper:
                 connection, self._grace_s, self._lease_ttl_s, charged=charged
             )
         self._last_look.note()
+        self._metrics.dead_found.inc(len(reaped.runners))
+        self._metrics.handed_back.inc(len(reaped.runs))
         for run_id in reaped.runs:
             log.warning("run %s is handed back", run_id)
             await self._signals.wake(run_id)

@@ -28,6 +28,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_NAMES = {
+    Finished: "completed",
+    Waiting: "interrupted",
+    Paused: "paused",
+    Failed: "failed",
+    Cancelled: "cancelled",
+    HandedOver: "handed_over",
+}
+
 
 class Storing:
     """The last step of the chain, for one take-up of a run."""
@@ -58,9 +67,13 @@ class Storing:
         """
         stored = await self._store(outcome)
         if not stored and (reason := await self._cancel_asked()) is not None:
-            stored = await self._cancel(Cancelled(reason))
+            outcome = Cancelled(reason)
+            stored = await self._cancel(outcome)
         if stored:
             log.info("outcome_stored", outcome=type(outcome).__name__)
+            self._kit.metrics.outcomes.labels(_NAMES[type(outcome)]).inc()
+            if isinstance(outcome, Failed):
+                self._kit.metrics.failures.labels(outcome.code).inc()
         if self._promoted is not None:
             await self._kit.signals.wake(self._promoted)
         return stored

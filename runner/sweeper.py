@@ -16,6 +16,7 @@ from common.db.runs import Run
 from common.errors import LeaseLost, Unavailable
 from common.ownership import OwnerActs
 from common.runs import CancelReason
+from runner.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -24,10 +25,18 @@ OLDER_S: Final = 3.0  # whoever asked is given so long to act
 
 
 class Sweeper:
-    def __init__(self, db: Database, owner: OwnerActs, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        db: Database,
+        owner: OwnerActs,
+        *,
+        interval_s: float = INTERVAL_S,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._db = db
         self._owner = owner
         self._interval_s = interval_s
+        self._metrics = metrics or Metrics()
 
     async def run(self) -> None:
         """Ends by cancellation; waits out a server that is away."""
@@ -50,6 +59,7 @@ class Sweeper:
     async def _cancel(self, run: Run, reason: CancelReason) -> None:
         try:
             await self._owner.cancel(run, reason)
+            self._metrics.cancellations.inc()
             log.info("cancellation_finished", run_id=run.id)
         except LeaseLost:  # somebody else is at it
             log.info("cancellation_taken_over", run_id=run.id)

@@ -170,6 +170,7 @@ class Worker:
             )
 
     def _execute(self, run: ClaimedRun) -> None:
+        self._kit.metrics.claimed(run.resume_reason, run.updated_at - run.queued_at)
         execution = Execution(self._kit, run)
         if run.cancel_requested is not None:
             execution.cancel(run.cancel_requested)  # nothing of it is executed any more

@@ -12,6 +12,7 @@ from common.errors import Refused, Unavailable
 from gateway.metrics import Metrics
 from gateway.problems import problem
 from gateway.schemas import TokenOut
+from gateway.services.fleet import FleetLook
 
 _CHECK_TIMEOUT_S = 2.0
 _DISPENSABLE = {"redis"}
@@ -21,7 +22,7 @@ DEMO_USER = "demo"
 Checks = dict[str, Callable[[], Awaitable[None]]]
 
 
-def router(checks: Checks, metrics: Metrics, demo: "Demo") -> APIRouter:
+def router(checks: Checks, metrics: Metrics, fleet: FleetLook, demo: "Demo") -> APIRouter:
     routes = APIRouter(tags=["operation"])
 
     @routes.get("/healthz")
@@ -45,6 +46,7 @@ def router(checks: Checks, metrics: Metrics, demo: "Demo") -> APIRouter:
 
     @routes.get("/metrics", include_in_schema=False)
     async def scrape() -> Response:
+        await fleet.refresh()
         return Response(metrics.render(), media_type=metrics.content_type)
 
     @routes.post("/api/demo-token")

@@ -76,6 +76,7 @@ class Hub:
         self._channels = connect(self._on_message, self._on_confirmed)
         self._topics: dict[str, Topic] = {}
         self._ring_bytes = 0
+        self._reconnects = 0  # those that the metrics have
 
     @property
     def healthy(self) -> bool:
@@ -218,7 +219,8 @@ class Hub:
         """Live messages that do not come are read in the log, as long as Redis has one."""
         deaf = not self._channels.healthy
         self._metrics.healthy.set(not deaf)
-        self._metrics.reconnects.set(self._channels.reconnects)
+        self._metrics.reconnects.inc(self._channels.reconnects - self._reconnects)
+        self._reconnects = self._channels.reconnects
         if deaf or self._history.redis_away:
             self._be_watchful()
         if deaf and not self._history.redis_away:

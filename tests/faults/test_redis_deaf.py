@@ -75,7 +75,7 @@ async def test_the_probe_alone_notices_that_a_connection_is_deaf(
         await run.finish()
         assert await reading == written(run, 1)
         await until(lambda: hub.healthy, within_s=20)
-    assert house.count("distrust_total", reason="confirmed") > 1
+    assert house.count("distrusts_total", reason="confirmed") > 1
     assert house.count("position_checks_total") == 0
 
 
@@ -91,8 +91,8 @@ async def test_the_position_check_alone_heals_a_deaf_connection(
         await run.archive()
         await run.finish()
         assert await reading == written(run, 1)
-    assert house.count("distrust_total", reason="position") > 0
-    assert house.count("distrust_total", reason="confirmed") == 1
+    assert house.count("distrusts_total", reason="position") > 0
+    assert house.count("distrusts_total", reason="confirmed") == 1
 
 
 async def test_while_live_messages_do_not_come_the_log_is_read_again_and_again(
@@ -114,7 +114,7 @@ async def test_while_live_messages_do_not_come_the_log_is_read_again_and_again(
             await until(lambda: follower.position == run.top, within_s=20)
         await run.finish()
         assert await reading == written(run)
-    assert house.count("distrust_total", reason="deaf") > 0
+    assert house.count("distrusts_total", reason="deaf") > 0
 
 
 async def test_while_redis_is_away_one_query_serves_all_followed_runs(database: Database) -> None:
@@ -164,5 +164,5 @@ async def test_three_hundred_joins_have_no_hole_when_live_messages_are_3_ms_late
             watched = await asyncio.gather(*(join() for _ in range(JOINS)))
         await system.must_be_exact(watched)
         for edge in system.edges:
-            assert edge.metric("distrust_total", reason="position") == 0
-            assert edge.metric("distrust_total", reason="deaf") == 0
+            assert edge.metric("distrusts_total", reason="position") == 0
+            assert edge.metric("distrusts_total", reason="deaf") == 0

@@ -147,8 +147,8 @@ async def test_health_readiness_and_metrics(edge: Edge) -> None:
         assert ready.status_code == 200
         assert set(ready.json()["checks"].values()) == {"ok"}
         metrics = (await anyone.get("/metrics")).text
-    assert "gateway_streams_open 0.0" in metrics
-    assert "gateway_pubsub_healthy" in metrics
+    assert "steadyrun_gateway_streams_open 0.0" in metrics
+    assert "steadyrun_gateway_pubsub_healthy" in metrics
 
 
 async def test_a_draining_gateway_is_not_ready_and_opens_no_stream(edge: Edge) -> None:

@@ -59,7 +59,7 @@ class Edge:
         self.client = httpx.AsyncClient(base_url=url, headers=bearer(), timeout=20)
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.gateway.metrics.registry.get_sample_value(f"gateway_{name}", labels)
+        value = self.gateway.metrics.registry.get_sample_value(f"steadyrun_gateway_{name}", labels)
         return value or 0.0
 
     async def create(self, **body: Any) -> dict[str, Any]:

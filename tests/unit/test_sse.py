@@ -105,7 +105,7 @@ class House:
         )
 
     def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"gateway_{name}", labels) or 0
+        return self.metrics.registry.get_sample_value(f"steadyrun_gateway_{name}", labels) or 0
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_slots_are_limited_for_each_user_and_for_the_process(house: House) -> No
     first.free()
     assert house.slots.open == 1
     house.slots.take("ada")
-    assert house.count("rejected_total", reason="user") == 1
+    assert house.count("streams_rejected_total", reason="user") == 1
 
 
 def cut(body: bytes, places: list[int]) -> Iterator[bytes]:
