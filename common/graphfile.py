@@ -142,10 +142,24 @@ def _graphs(
     if not isinstance(entries, dict) or not entries:
         raise Misconfigured(f"{path}: 'graphs' must name at least one graph")
     ours = _section(path, document, entries)
-    return {
+    specs = {
         name: _Parser(path, roots, name).spec(entry, ours.get(name, {}))
         for name, entry in entries.items()
     }
+    _refuse_shared(path, specs)
+    return specs
+
+
+def _refuse_shared(path: Path, specs: Mapping[str, GraphSpec]) -> None:
+    """Gateways load guards and resume validators, and must not load a graph with them."""
+    files = {spec.file for spec in specs.values()}
+    for name, spec in specs.items():
+        for key, reference in (("guard", spec.guard), ("resumeValidator", spec.resume_validator)):
+            if reference is not None and reference.file in files:
+                raise Misconfigured(
+                    f"{path}: graph {name!r}: {key}: {reference.file} holds a graph; put it into a"
+                    " file of its own, since gateways load it and no graph"
+                )
 
 
 def _section(

@@ -40,10 +40,21 @@ async def reserve(
     for _ in range(_TRIES):
         if await _RESERVE.found(connection, user=user_id, key=key, fingerprint=fingerprint):
             return Reserved()
-        row = await _FIND.row(connection, user=user_id, key=key)
-        if row is not None:  # None: it was removed in between, so it is free again
-            return Stored(row[1]) if row[0] == fingerprint else Mismatch()
+        found = await find(connection, user_id, key, fingerprint)
+        if found is not None:  # None: it was removed in between, so it is free again
+            return found
     return Mismatch()
+
+
+async def find(
+    connection: Connection, user_id: str, key: str, fingerprint: bytes
+) -> Stored | Mismatch | None:
+    """What is committed under the key; None: nothing, though somebody may be at it."""
+    refuse_unstorable(idempotencyKey=key)
+    row = await _FIND.row(connection, user=user_id, key=key)
+    if row is None:
+        return None
+    return Stored(row[1]) if row[0] == fingerprint else Mismatch()
 
 
 async def store(connection: Connection, user_id: str, key: str, response: Any) -> None:

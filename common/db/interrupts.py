@@ -168,14 +168,22 @@ async def decide(
     answer: dict[str, Any] | None,
     status: InterruptStatus = "resolved",
     by: str | None,
+    facts_version: int | None = None,
 ) -> Interrupt | None:
     """The one conditional update that makes the winner. None: somebody else was first.
 
     `answer` None gives the graph nothing (a reject that cancels). In a transaction that holds the
     run by `runs.lock`. A person's decision on one that has expired loses, too: its status says why.
+    So does one whose conversation no longer has the `facts_version` that was compared, if given.
     """
     row = await _DECIDE.row(
-        connection, id=interrupt_id, decision=decision, answer=answer, status=status, by=by
+        connection,
+        id=interrupt_id,
+        decision=decision,
+        answer=answer,
+        status=status,
+        by=by,
+        facts_version=facts_version,
     )
     return None if row is None else Interrupt(*row)
 
@@ -296,6 +304,8 @@ UPDATE interrupts SET status = :status, decision = :decision::jsonb, answer = :a
        resolved_by = :by, resolved_at = clock_timestamp()
  WHERE id = :id AND status = 'pending'
    AND (:status::text <> 'resolved' OR expires_at IS NULL OR expires_at > clock_timestamp())
+   AND (:facts_version::int IS NULL OR :facts_version::int = (
+        SELECT facts_version FROM conversations WHERE conversations.id = conversation_id))
 RETURNING {_COLUMNS}
 """)
 

@@ -219,6 +219,10 @@ UPDATE runs SET status = 'queued', epoch = epoch + 1, resume_reason = :reason,
 RETURNING {COLUMNS}
 """)
 
+NOTE_PRINCIPAL = Statement("""
+UPDATE runs SET principal = :principal::jsonb WHERE id = :id AND finished_at IS NULL
+""")
+
 # the first request counts its age from then on: asking again must not postpone it
 REQUEST_CANCEL = Statement(f"""
 UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),

@@ -362,6 +362,11 @@ async def queue_unheld(
     return None if row is None else Run(*row)
 
 
+async def note_principal(connection: Connection, run_id: str, principal: dict[str, Any]) -> None:
+    """Who asked last, for the context of the next take-up. Under `lock`."""
+    await run_sql.NOTE_PRINCIPAL.rows(connection, id=run_id, principal=principal)
+
+
 async def request_cancel(connection: Connection, run_id: str, reason: CancelReason) -> Run | None:
     """The first reason counts. Gives the run; None if it has ended or never was."""
     row = await run_sql.REQUEST_CANCEL.row(connection, id=run_id, reason=reason)

@@ -26,11 +26,17 @@ is accepted), "requiredPermission", "expiresInS" (seconds; null: never), "onReje
 "continue"), "onExpire" ("cancel" | "reject"), "schema" (JSON schema of `args` or `values`),
 "callId" (the tool call it is about), "rejectable" (bool; default true). Other keys are shown too.
 A payload with the marker that does not keep to this is treated as opaque, never dropped. Every
-answer of ours also has "by", the user who decided, where the caller of `answer` tells it.
+answer of ours also has "by", the user who decided, and "resource", as it was when the decision was
+accepted, where the caller of `answer` and `accepted` tells them.
+
+**Resources.** Any payload that is an object may name under "resource" what it is about, as the
+author has seen it: JSON with what identifies it and what must not have changed. The graph's guard
+reads it anew before a decision is accepted; the fields that were noted are compared.
 """
 
-from common.hitl.answers import answer, rejection, validate_raw
+from common.hitl.answers import accepted, answer, rejection, validate_raw
 from common.hitl.kinds import Answer, Asked, CancelRun, Invalid, Question
+from common.hitl.plain import plain
 from common.hitl.questions import question
 from common.hitl.replies import Decided, Given, Reply, ResponseType, replied, response_types
 
@@ -44,7 +50,9 @@ __all__ = [
     "Question",
     "Reply",
     "ResponseType",
+    "accepted",
     "answer",
+    "plain",
     "question",
     "rejection",
     "replied",

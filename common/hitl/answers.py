@@ -31,6 +31,14 @@ def answer(
     return made
 
 
+def accepted(interrupt: Asked, value: Any, resource: Any) -> Any:
+    """The graph's value once the decision is accepted: an answer of ours tells what `resource` was
+    then, since what the graph has seen may be older."""
+    if interrupt.format != "steadyrun" or resource is None or not isinstance(value, Mapping):
+        return value
+    return {**value, "resource": resource}
+
+
 def validate_raw(interrupt: Asked, value: Any) -> Invalid | None:
     """Check the graph's own resume value (`resume: {id: value}`) as far as the format tells."""
     check = _RAW.get(interrupt.format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from common.hitl.kinds import (
     Question,
     ToolSchemas,
 )
+from common.hitl.plain import plain
 from common.hitl.schemas import validator_of
 from common.masking import Masker
 
@@ -62,8 +62,7 @@ class _Reader:
             on_reject=asked.get("onReject") or self.spec.on_reject or cancels,
             on_expire=asked.get("onExpire") or (None if rejectable else "cancel"),
             required_permission=asked.get("requiredPermission"),
-            resource=_plain(asked.get("resource")),
-            answer_schema=_plain(_schema_of_ours(asked)),
+            answer_schema=plain(_schema_of_ours(asked)),
             expires_in_s=asked.get("expiresInS", self.spec.interrupt_ttl_s),
         )
 
@@ -124,7 +123,7 @@ class _Reader:
             "opaque",
             allowed=list(_OPAQUE),
             actions=[],
-            answer_schema=None if schema is None else {"value": _plain(schema)},
+            answer_schema=None if schema is None else {"value": plain(schema)},
         )
 
     def _question(
@@ -137,7 +136,6 @@ class _Reader:
         on_reject: OnReject | None = None,
         on_expire: OnExpire | None = None,
         required_permission: str | None = None,
-        resource: Any = None,
         answer_schema: dict[str, Any] | None = None,
         expires_in_s: float | Literal["graph"] | None = "graph",
     ) -> Question:
@@ -151,10 +149,19 @@ class _Reader:
             on_reject=on_reject or self.spec.on_reject or "continue",
             on_expire=on_expire or self.spec.on_expire,
             required_permission=required_permission,
-            resource=resource,
+            resource=self._resource(),
             answer_schema=answer_schema or {},
             expires_in_s=ttl_s,
         )
+
+    def _resource(self) -> Any:
+        """What the question is about, as its author saw it. What JSON cannot hold is noted as it is
+        shown: it will look changed, and a person has to accept that."""
+        noted = self.value.get("resource") if isinstance(self.value, Mapping) else None
+        try:
+            return plain(noted)
+        except (TypeError, ValueError, RecursionError):
+            return self.masker.value(noted)
 
 
 _ACTIONS = "action_requests"
@@ -217,11 +224,6 @@ def _actions_of_ours(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     call = {} if asked.get("callId") is None else {"toolCallId": asked["callId"]}
     action = {"name": asked["action"], "args": dict(asked.get("args") or {})}
     return [call | action | _text(asked, "description")]
-
-
-def _plain(value: Any) -> Any:
-    """As JSON holds it; what JSON has no word for becomes text."""
-    return json.loads(json.dumps(value, default=str))
 
 
 def _schema_of_ours(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,46 +3,47 @@
 A guard is an object (or a class without arguments) with any of these, sync or async:
 
     authorize(principal, interrupt)     raises PermissionError, or gives False: not this caller
-    reload(resource)                    the resource as it is now, in the shape the interrupt named
-                                        it; None: it is gone
+    reload(resource)                    the resource as it is now, with the fields that were noted
+                                        and any others to show; None: it is gone
     revalidate(resource, principal)     the same as authorize, on the resource as it is now
 
 A resume validator is `validate(values, interrupts, principal)`: what the graph would get by
 interrupt id; raises ValueError with a message for the person. `principal` has `user` and
-`permissions`; `interrupt` is the wire's object. Every call has a time limit; sync code runs in a
-thread. Anything else that goes wrong refuses the decision (503): an unknown state is never let
-through.
+`permissions`; `interrupt` is the wire's object. All are called outside of any transaction, perhaps
+for a decision that then loses, so they only look. Anything else that goes wrong refuses the
+decision (503): an unknown state is never let through.
 """
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import orjson
-import structlog
-
-from common.errors import Refused, Unavailable
+from common import hitl
+from common.db.values import decode_jsonb, encode_jsonb
+from common.errors import Misconfigured, Refused
 from common.graphfile import GraphFile
-from common.loading import Reference, load_object
+from common.loading import Reference, cause, load_object
+from common.masking import Masker
 from gateway.auth import Principal
-
-logger = structlog.get_logger(__name__)
+from gateway.services.calling import AuthorCode, failed
 
 GuardAct = Literal["authorize", "reload", "revalidate"]
 Wire = dict[str, Any]
+
+_DETAIL_BYTES_MAX = 500
 
 
 class Hooks:
     """All hooks of the graph file, loaded at once: a broken one stops the gateway's start."""
 
-    def __init__(self, graphs: GraphFile, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, graphs: GraphFile, timeout_s: float, masker: Masker | None = None) -> None:
+        self._code = AuthorCode(timeout_s)
+        self._masker = masker or Masker()
         self._guards: dict[str, Any] = {}
         self._validators: dict[str, Callable[..., Any]] = {}
         for name, spec in graphs.graphs.items():
             if spec.guard is not None:
-                self._guards[name] = _instance(spec.guard)
+                self._guards[name] = _guard(name, spec.guard)
             if spec.resume_validator is not None:
                 self._validators[name] = load_object(spec.resume_validator)
 
@@ -54,8 +55,12 @@ class Hooks:
         act = self._act(graph, "reload")
         if act is None:
             return resource
-        found = await self._call(act, resource)
-        return orjson.loads(orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS))
+        what = "the guard's reload"
+        found = await self._code.call(what, act, resource)
+        try:  # written as the noted resource was stored: the two are compared
+            return decode_jsonb(encode_jsonb(hitl.plain(found)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise failed(what, act, error) from error
 
     async def revalidate(self, graph: str, resource: Any, principal: Principal) -> None:
         await self._permitted(graph, "revalidate", resource, principal)
@@ -70,17 +75,21 @@ class Hooks:
         validator = self._validators.get(graph)
         if validator is None:
             return
+        given = dict(values), list(interrupts), principal
         try:
-            await self._call(validator, dict(values), list(interrupts), principal)
+            await self._code.call("the resume validator", validator, *given, expects=(ValueError,))
         except ValueError as error:
-            raise Refused("VALIDATION", str(error)[:500] or "the value is not valid") from error
+            detail = self._masker.text(str(error), _DETAIL_BYTES_MAX)
+            raise Refused("VALIDATION", detail or "the value is not valid") from error
 
     async def _permitted(self, graph: str, name: GuardAct, *arguments: Any) -> None:
         act = self._act(graph, name)
         if act is None:
             return
+        what = f"the guard's {name}"
         try:
-            if await self._call(act, *arguments) is False:
+            found = await self._code.call(what, act, *arguments, expects=(PermissionError,))
+            if found is not None and not found:
                 raise PermissionError
         except PermissionError as error:
             raise Refused("PERMISSION_REVOKED", "this is not permitted any more") from error
@@ -89,25 +98,15 @@ class Hooks:
         act: Callable[..., Any] | None = getattr(self._guards.get(graph), name, None)
         return act
 
-    async def _call(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await _awaited(act, *arguments)
-        except (PermissionError, ValueError):
-            raise
-        except Exception as error:
-            logger.exception("a graph's guard or validator failed", act=repr(act))
-            raise Unavailable("the graph's guard") from error
 
-
-async def _awaited(act: Callable[..., Any], *arguments: Any) -> Any:
-    """A coroutine function here, anything else in a thread: it may block."""
-    if inspect.iscoroutinefunction(act):
-        return await act(*arguments)
-    found = await asyncio.to_thread(act, *arguments)
-    return await found if inspect.isawaitable(found) else found
-
-
-def _instance(reference: Reference) -> Any:
+def _guard(graph: str, reference: Reference) -> Any:
     found = load_object(reference)
-    return found() if inspect.isclass(found) else found
+    try:
+        guard = found() if inspect.isclass(found) else found
+    except Exception as error:  # whatever a user's class does when it is made
+        raise Misconfigured(f"graph {graph!r}: {reference} failed: {cause(error)}") from error
+    acts = [getattr(guard, name) for name in get_args(GuardAct) if hasattr(guard, name)]
+    if not acts or not all(map(callable, acts)):
+        known = ", ".join(get_args(GuardAct))
+        raise Misconfigured(f"graph {graph!r}: {reference} is no guard: it needs one of {known}")
+    return guard

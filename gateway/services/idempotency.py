@@ -42,13 +42,47 @@ async def once(
     if key is None:
         return await act(), True
     found = await idempotency.reserve(connection, principal.user, key, request)
-    if isinstance(found, idempotency.Stored):
-        return found.response, False
-    if isinstance(found, idempotency.Mismatch):
-        raise Refused("IDEMPOTENCY_MISMATCH", "this key was used for another request")
+    if not isinstance(found, idempotency.Reserved):
+        return _answer_in(found) or {}, False
     answer = await act()
     await idempotency.store(connection, principal.user, key, answer)
     return answer, True
+
+
+async def stored(
+    connection: Connection, principal: Principal, key: str | None, request: bytes
+) -> Answer | None:
+    """The answer that the key has by now; one that is being worked on is not waited for."""
+    if key is None:
+        return None
+    return _answer_in(await idempotency.find(connection, principal.user, key, request))
+
+
+async def answered(
+    db: Database, principal: Principal, key: str | None, request: bytes
+) -> Answer | None:
+    """The same, but a call with the key that has come as far as its transaction is waited for."""
+    if key is None:
+        return None
+    try:
+        async with db.begin() as connection:
+            found = await idempotency.reserve(connection, principal.user, key, request)
+            if isinstance(found, idempotency.Reserved):
+                raise _Free
+    except _Free:
+        return None
+    return _answer_in(found)
+
+
+class _Free(Exception):
+    """Takes the reservation back: nobody works on the key."""
+
+
+def _answer_in(found: idempotency.Stored | idempotency.Mismatch | None) -> Answer | None:
+    if isinstance(found, idempotency.Mismatch):
+        raise Refused("IDEMPOTENCY_MISMATCH", "this key was used for another request")
+    answer: Answer | None = None if found is None else found.response
+    return answer
 
 
 def key_of(body_key: str | None, header_key: str | None) -> str | None:

@@ -22,7 +22,9 @@ class Terms(TypedDict, total=False):
     risk: str
     """What may go wrong; shown."""
     resource: Any
-    """JSON that names what the question is about; it is read anew before a decision is accepted."""
+    """What the question is about: an object with what identifies it and what must not have changed
+    (say its version), as seen now. The graph's guard reads it anew before a decision is accepted;
+    if a field of these differs, the person has to accept that first."""
     required_permission: str
     """Who holds it may decide; without one the owner of the conversation decides."""
     expires_in_s: float | None
@@ -36,11 +38,13 @@ class Terms(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class Approval:
     """`args` are those to act with: what was asked, or what the person made of it. `by` is the
-    user who decided, where that is known."""
+    user who decided, where that is known. `resource` is what the question named, as it was when the
+    decision was accepted: act on this one, it may be newer than what was asked about."""
 
     approved: bool
     args: dict[str, Any]
     by: str | None = None
+    resource: Any = None
 
 
 def confirm_action(
@@ -63,7 +67,8 @@ def confirm_action(
     given: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
     approved = answer is True or given.get("type") in ("approve", "accept", "edit")
     edited = given.get("args") if given.get("type") == "edit" else None
-    return Approval(approved, asked if edited is None else dict(edited), given.get("by"))
+    made = asked if edited is None else dict(edited)
+    return Approval(approved, made, given.get("by"), given.get("resource"))
 
 
 def select_option(

@@ -249,7 +249,7 @@ async def test_of_a_decision_and_an_expiry_at_the_same_instant_one_wins(
     won = {"decision": 0, "expiry": 0}
     for n in range(60):
         run, [row] = await world.ask({"on_expire": on_expire})
-        await world.overdue(row, by_s=-0.001 * (n % 12))  # a few milliseconds ahead
+        await world.overdue(row, by_s=-0.005 * (n % 12))  # about as long as a decision takes
         code, *_ = await asyncio.gather(
             world.approve(run, row),
             _until_decided(world, world.expirer, run),

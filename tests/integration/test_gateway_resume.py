@@ -1,127 +1,20 @@
 """Deciding interrupts over HTTP: every step of contract §5, in its order."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from common.db import interrupts, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
-from common.graphfile import GraphFile
 from common.ids import new_id
-from common.loading import Reference
 from tests.support import rows
-from tests.support.edge import Edge, bearer, graph_file, serving, settings
-from tests.support.fake_runner import FakeRun, FakeRunner
+from tests.support.deciding import PUMP, Asked, ask, code, edge, expire, graphs, hooks
+from tests.support.edge import Edge, bearer
+from tests.support.fake_runner import FakeRunner
 
-HOOKS = '''
-"""A guard and a validator as an author writes them; the test changes what they find."""
-now = {"version": 1}
-permitted = {"authorize": True, "revalidate": True}
-calls = []
-
-
-class Guard:
-    def authorize(self, principal, interrupt):
-        calls.append("authorize")
-        return permitted["authorize"]
-
-    async def reload(self, resource):
-        calls.append("reload")
-        if "error" in now:
-            raise RuntimeError("the fleet's password is hunter2")
-        return {**resource, **now}
-
-    def revalidate(self, resource, principal):
-        calls.append("revalidate")
-        if not permitted["revalidate"]:
-            raise PermissionError("no")
-
-
-def validate(values, interrupts, principal):
-    calls.append("validate")
-    for value in values.values():
-        if value == "bad" or (isinstance(value, dict) and value.get("args") == {"bad": True}):
-            raise ValueError("that will not do")
-'''
-PUMP = {"type": "pump", "id": "p7", "version": 1}
-
-
-@pytest.fixture
-def graphs(tmp_path: Path) -> GraphFile:
-    file = tmp_path / "hooks.py"
-    file.write_text(HOOKS)
-    return graph_file(guard=Reference(file, "Guard"), resume_validator=Reference(file, "validate"))
-
-
-@pytest.fixture
-def hooks(edge: Edge) -> Any:
-    """The author's module, as the gateway has loaded it."""
-    import sys
-
-    guard = edge.gateway.graphs.graphs[rows.GRAPH].guard
-    assert guard is not None
-    return next(m for m in sys.modules.values() if getattr(m, "__file__", "") == str(guard.file))
-
-
-@pytest.fixture
-async def edge(
-    database_url: str, redis_url: str, redis_prefix: str, graphs: GraphFile
-) -> AsyncIterator[Edge]:
-    async with serving(settings(database_url, redis_url, redis_prefix), graphs) as running:
-        yield running
-
-
-class Asked:
-    """A paused run with its questions."""
-
-    def __init__(self, edge: Edge, run: FakeRun, questions: list[Interrupt]) -> None:
-        self.edge, self.run, self.questions = edge, run, questions
-
-    @property
-    def id(self) -> str:
-        return self.questions[0].id
-
-    async def send(self, body: dict[str, Any], **headers: str) -> httpx.Response:
-        url = f"/api/runs/{self.run.id}/resume"
-        return await self.edge.client.post(url, json=body, headers=headers)
-
-    async def decide(self, decision: Any = "approve", **others: Any) -> httpx.Response:
-        headers = others.pop("headers", {})
-        body = {"interruptId": self.id, "decision": decision, **others}
-        return await self.send(body, **headers)
-
-    async def status(self) -> str:
-        found: str = (await self.edge.client.get(f"/api/runs/{self.run.id}")).json()["status"]
-        return found
-
-    async def stored(self, database: Database) -> list[Interrupt]:
-        async with database.connect() as connection:
-            return await interrupts.of_run(connection, self.run.id)
-
-
-async def ask(edge: Edge, runner: FakeRunner, *questions: dict[str, Any]) -> Asked:
-    await edge.create()
-    run = await runner.start()
-    new = [rows.question(f"n{n}", **q) for n, q in enumerate(questions or ({},))]
-    return Asked(edge, run, await run.ask(*new))
-
-
-def code(response: httpx.Response) -> tuple[int, str]:
-    assert response.headers["content-type"] == "application/problem+json", response.text
-    return response.status_code, response.json()["code"]
-
-
-async def expire(database: Database, asked: Asked) -> None:
-    async with database.connect() as connection:
-        past = "clock_timestamp() - interval '1 s'"
-        await connection.rows(
-            f"UPDATE interrupts SET expires_at = {past} WHERE run_id = $1", asked.run.id
-        )
+__all__ = ["edge", "graphs", "hooks"]
 
 
 async def test_an_approval_queues_the_run_and_tells_of_it(

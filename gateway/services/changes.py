@@ -1,0 +1,85 @@
+"""What has changed since a question was asked, and who has accepted that (contract §5, step 6).
+
+Pure. A question notes fields of its resource; of what the guard reads anew these are compared, the
+others are only shown. A `confirmVersion` stands for exactly the compared values of these interrupts
+and this version of the facts: if one of them changes again, the decision is refused again.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from common.db.conversations import Conversation
+from common.db.interrupts import Interrupt
+from common.errors import Refused
+from common.masking import Masker
+
+Resources = Mapping[str, Any]
+"""As they are now, by interrupt id; of interrupts that name one."""
+
+
+def refuse_changed(
+    owner: bool,
+    rows: Sequence[Interrupt],
+    conversation: Conversation,
+    current: Resources,
+    masker: Masker,
+    confirmed: str | None,
+) -> None:
+    """409 with the current values, masked, and the `confirmVersion` that accepts these."""
+    changed = [
+        change for row in rows if row.id in current for change in _changes(row, current, masker)
+    ]
+    facts = any(row.facts_version != conversation.facts_version for row in rows)
+    version = _version(rows, conversation, current)
+    if not (changed or facts) or confirmed == version:
+        return
+    extra: dict[str, Any] = {"confirmVersion": version, "factsVersion": conversation.facts_version}
+    if owner:
+        extra["facts"] = masker.value(conversation.facts)
+    if current:
+        shown = {key: masker.value(resource) for key, resource in current.items()}
+        extra |= {"resources": shown, "resource": next(iter(shown.values()))}
+    if changed:
+        extra["changed"] = changed
+        raise Refused("RESOURCE_CHANGED", "what this is about has changed meanwhile", **extra)
+    raise Refused("VERSION_CONFLICT", "the facts have changed meanwhile", **extra)
+
+
+def compared(noted: Any, current: Any) -> Any:
+    """The part of a resource that counts: the fields that were noted, those that are left of it."""
+    if not isinstance(noted, Mapping) or not isinstance(current, Mapping):
+        return current
+    return {name: current[name] for name in noted if name in current}
+
+
+def _changes(row: Interrupt, current: Resources, masker: Masker) -> list[dict[str, Any]]:
+    """One entry a field; `field` is missing where the whole has another shape or is gone."""
+    noted, now = row.resource, compared(row.resource, current[row.id])
+    if not isinstance(noted, Mapping) or not isinstance(now, Mapping):
+        was_is = {"was": masker.value(noted), "is": masker.value(now)}
+        return [] if now == noted else [{"interruptId": row.id, **was_is}]
+    return [
+        {
+            "interruptId": row.id,
+            "field": name,
+            "was": _shown(name, was, masker),
+            "is": _shown(name, now.get(name), masker),
+        }
+        for name, was in noted.items()
+        if name not in now or now[name] != was
+    ]
+
+
+def _shown(name: str, value: Any, masker: Masker) -> Any:
+    """Masked as what its name says it is: a password looks like any other text."""
+    masked = masker.value({name: value})
+    return next(iter(masked.values())) if isinstance(masked, Mapping) else masked
+
+
+def _version(rows: Sequence[Interrupt], conversation: Conversation, current: Resources) -> str:
+    counted = {row.id: compared(row.resource, current.get(row.id)) for row in rows}
+    seen = orjson.dumps([conversation.facts_version, counted], option=orjson.OPT_SORT_KEYS)
+    return blake2b(seen, digest_size=12).hexdigest()
