@@ -63,7 +63,7 @@ async def test_an_end_that_is_told_during_the_join_is_not_missed(
         reading = []
         for run in many:
             reading.append(asyncio.create_task(joined(hub, run.id)))
-            await until(lambda: house.count("fill_total", source="redis") >= len(reading))
+            await until(lambda: house.count("fills_total", source="redis") >= len(reading))
             await run.tell([Event("done", {})])
         got = await asyncio.gather(*reading)
     assert got == [written(run) for run in many]
@@ -72,14 +72,14 @@ async def test_an_end_that_is_told_during_the_join_is_not_missed(
 async def test_a_lost_message_is_seen_by_the_next_one(house: House, run: FakeRun) -> None:
     async with house.hub() as hub:
         reading = asyncio.create_task(joined(hub, run.id))
-        await until(lambda: house.count("distrust_total", reason="confirmed") == 1)
+        await until(lambda: house.count("distrusts_total", reason="confirmed") == 1)
         house.drops = lambda number: number % 3 == 0
         for number in range(30):
             await run.say(f"{number}")
         house.drops = lambda number: False
         await run.finish()
         assert await reading == written(run)
-    assert house.count("gap_events_total") > 0
+    assert house.count("gaps_total") > 0
 
 
 async def test_a_lost_last_message_is_healed_by_the_position_check(
@@ -93,7 +93,7 @@ async def test_a_lost_last_message_is_healed_by_the_position_check(
         await until(lambda: follower.position == 1 and follower.waiting)
         await run.finish()
         assert await reading == written(run)
-    assert house.count("distrust_total", reason="position") > 0
+    assert house.count("distrusts_total", reason="position") > 0
 
 
 async def test_a_reconnect_is_healed_by_its_confirmation(house: House, run: FakeRun) -> None:
@@ -219,7 +219,7 @@ async def test_many_readers_of_one_page_cause_one_read(house: House, run: FakeRu
     async with house.hub() as hub:
         followers = await asyncio.gather(*(hub.follow(run.id, 0, "end") for _ in range(50)))
         assert set(await asyncio.gather(*map(drained, followers))) == {written(run)}
-    assert house.count("fill_total", source="redis") <= 5
+    assert house.count("fills_total", source="redis") <= 5
 
 
 async def test_a_lost_tail_jumps_and_no_number_has_two_contents(

@@ -18,6 +18,7 @@ from common.sse import Decoder, ServerEvent
 from gateway.app import Gateway, create_app
 from gateway.server import DrainingServer, listen, server
 from tests.support import rows
+from tests.support.counted import counted
 from tests.support.until import until
 
 SECRET = "edge-secret-of-more-than-32-bytes!"
@@ -59,8 +60,7 @@ class Edge:
         self.client = httpx.AsyncClient(base_url=url, headers=bearer(), timeout=20)
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.gateway.metrics.registry.get_sample_value(f"steadyrun_gateway_{name}", labels)
-        return value or 0.0
+        return counted(self.gateway.metrics, name, **labels)
 
     async def create(self, **body: Any) -> dict[str, Any]:
         """A run in a conversation of its own."""

@@ -14,6 +14,7 @@ from gateway.services.follow import Channels, Hub
 from gateway.services.follower import Follower
 from gateway.services.history import History
 from tests.support import rows
+from tests.support.counted import counted
 from tests.support.fake_runner import FakeRun, FakeRunner
 from tests.support.until import until
 
@@ -73,7 +74,7 @@ class House:
         )
 
     def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"gateway_{name}", labels) or 0
+        return counted(self.metrics, name, **labels)
 
 
 async def a_run(database: Database, log: LogConnection) -> FakeRun:

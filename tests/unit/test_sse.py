@@ -14,6 +14,7 @@ from common.sse import Decoder
 from gateway.metrics import Metrics
 from gateway.services.ring import NOTHING, Portion
 from gateway.sse import ABORT_EXTENSION, Drain, EventStream, Pace, Slots, StreamAborted
+from tests.support.counted import counted
 
 ONE = b"id: 1\nevent: done\ndata: {}\n\n"
 FOR_EVER = 3600.0
@@ -105,7 +106,7 @@ class House:
         )
 
     def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"steadyrun_gateway_{name}", labels) or 0
+        return counted(self.metrics, name, **labels)
 
 
 @pytest.fixture
