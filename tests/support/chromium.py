@@ -1,0 +1,13 @@
+"""The Chromium that browser tests drive: the system's, since playwright's wheel brings none."""
+
+import os
+import shutil
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium() -> str | None:
+    """STEADYRUN_CHROMIUM if it is set, else what is on the path."""
+    if named := os.environ.get("STEADYRUN_CHROMIUM"):
+        return named
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
