@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 from dotenv import dotenv_values
 
+from common import facts
 from common.errors import Misconfigured
 from common.loading import Reference, cause, load_object
 
@@ -54,6 +55,8 @@ class GraphSpec:
     steps: bool = True
     input: Reference | None = None
     context: Reference | None = None
+    fact_permissions: Mapping[str, str] = field(default_factory=dict)
+    """`common/facts.Rules`."""
 
     @property
     def file(self) -> Path:
@@ -205,6 +208,7 @@ class _Parser:
             steps=self.flag(ours, "steps"),
             input=self.optional(ours, "input"),
             context=self.optional(ours, "context"),
+            fact_permissions=self.permissions(ours, "factPermissions"),
         )
 
     def wrong(self, what: str) -> Misconfigured:
@@ -229,6 +233,18 @@ class _Parser:
         value = ours.get(key, True)
         if not isinstance(value, bool):
             raise self.wrong(f"{key} must be true or false")
+        return value
+
+    def permissions(self, ours: Mapping[str, Any], key: str) -> Mapping[str, str]:
+        """Keys of facts, or beginnings with `*`, and the permission that seeing them needs."""
+        value = ours.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(f"{key} must be an object")
+        for pattern, permission in value.items():
+            if not facts.is_pattern(pattern):
+                raise self.wrong(f"{key}: {pattern!r} is no key of a fact nor the beginning of one")
+            if not isinstance(permission, str) or not permission:
+                raise self.wrong(f"{key}: {pattern} must name a permission")
         return value
 
     def optional(self, ours: Mapping[str, Any], key: str) -> Reference | None:
@@ -267,6 +283,7 @@ _KEYS = frozenset(_CHOICES) | {
     "steps",
     "input",
     "context",
+    "factPermissions",
 }
 
 

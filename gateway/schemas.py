@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from common import facts
 from common.db.conversations import Conversation
 from common.db.interrupts import Interrupt
 from common.db.messages import Message
@@ -71,6 +72,16 @@ def _check_nested(value: dict[str, Any] | list[Any], depth: int) -> None:
         _check_json(item, depth)
 
 
+def _facts(value: dict[str, Any]) -> dict[str, Any]:
+    facts.check(value)
+    return value
+
+
+def _fact_key(key: str) -> str:
+    facts.check_keys([key])
+    return key
+
+
 Text = Annotated[str, AfterValidator(storable_text)]
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=255), AfterValidator(storable_text)
@@ -78,6 +89,8 @@ Name = Annotated[
 Title = Annotated[str, StringConstraints(max_length=200), AfterValidator(storable_text)]
 Json = Annotated[Any, AfterValidator(storable_json)]
 Object = Annotated[dict[str, Any], AfterValidator(storable_json)]
+Facts = Annotated[dict[str, Any], AfterValidator(storable_json), AfterValidator(_facts)]
+FactKey = Annotated[str, AfterValidator(_fact_key)]
 Moment = Annotated[datetime, PlainSerializer(utc_text, return_type=str)]
 
 
@@ -104,12 +117,12 @@ def _one_key(key: str, value: dict[str, Any]) -> dict[str, Any]:
 class ConversationRequest(_Request):
     title: Title | None = None
     graph: Name | None = None
-    facts: Object = {}
+    facts: Facts = {}
 
 
 class FactsRequest(_Request):
-    set: Object = {}
-    unset: list[Text] = []
+    set: Facts = {}
+    unset: Annotated[list[FactKey], Field(max_length=facts.FACTS_MAX)] = []
     version: Annotated[int, Field(ge=1, le=_INTEGER_MAX)]
 
 
@@ -249,8 +262,12 @@ class ConversationOut(_Wire):
     updated_at: Moment
 
     @classmethod
-    def of(cls, row: Conversation, active_run: RunOut | None) -> Self:
+    def of(
+        cls, row: Conversation, active_run: RunOut | None, facts: dict[str, Any] | None = None
+    ) -> Self:
+        """`facts`: those that the caller may see, where that is not all."""
         fields = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        fields |= {} if facts is None else {"facts": facts}
         return cls(**fields, active_run=active_run)
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -33,9 +33,9 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, _DeltaSnapshot
 from psycopg import AsyncCursor
-from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.errors import CheckViolation, DeadlockDetected, SerializationFailure
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
@@ -43,7 +43,10 @@ from common.batch import Batch
 from common.db import archive
 from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
+from common.facts import STORED_BYTES_MAX
+from runner.authoring.context import FactsFull
 from runner.breakpoints import JUST_ENDED
+from runner.facts import Facts
 from runner.gate import Gate
 from runner.guarding import outside_graph
 from runner.sessions import Sessions
@@ -63,6 +66,9 @@ _FENCE = """WITH f AS (
 
 _FENCE_ALONE = _FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")
 """With events: a run's archive is written by one at a time (common/db/archive)."""
+
+_ENDINGS = frozenset({ERROR, INTERRUPT})
+"""Of a step that has no result: what it has remembered does not count."""
 
 _ARCHIVE = """, e AS (
   INSERT INTO run_events
@@ -97,6 +103,15 @@ _WRITES = (
   ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO """
 )
 _INSERT_WRITES = _WRITES + "NOTHING) SELECT 1 AS held FROM f"
+# facts go with the result and only with it: a result that was there already has brought its facts
+_FACTS = "(facts || %(facts)s::jsonb) - %(forget)s::text[]"
+_INSERT_WRITES_WITH_FACTS = (
+    _WRITES
+    + f"""NOTHING RETURNING 1), m AS (
+  UPDATE conversations SET facts = {_FACTS}, facts_version = facts_version + 1 FROM f
+   WHERE id = %(thread)s AND EXISTS (SELECT 1 FROM w) AND facts <> {_FACTS})
+SELECT 1 AS held FROM f"""
+)
 _UPSERT_WRITES = (
     _WRITES
     + "UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob)"
@@ -135,10 +150,12 @@ class FencedSaver(SessionSaver):
         epoch: int,
         *,
         gate: Gate | None = None,
+        facts: Facts | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(sessions)
         self._gate = gate or Gate()
+        self._facts = facts
         self._run_id = run_id
         self._epoch = epoch
         self._patience_s = patience_s
@@ -187,17 +204,23 @@ class FencedSaver(SessionSaver):
         rows = await self._dump(self._dump_writes, *where, task_id, task_path, writes)
         channels = [channel for channel, _ in writes]
         batches = await self._gate.before_result(conf["checkpoint_ns"], task_id, channels)
-        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-        await self._fenced(
-            _UPSERT_WRITES if special else _INSERT_WRITES,
-            batches,
-            {
-                **dict(zip(("thread", "ns", "id"), where, strict=True)),
-                "task": task_id,
-                "path": task_path,
-                **_columns(rows, ("idx", "channel", "type", "blob")),
-            },
-        )
+        values = {
+            **dict(zip(("thread", "ns", "id"), where, strict=True)),
+            "task": task_id,
+            "path": task_path,
+            **_columns(rows, ("idx", "channel", "type", "blob")),
+        }
+        if all(channel in WRITES_IDX_MAP for channel in channels):
+            if self._facts is not None and not _ENDINGS.isdisjoint(channels):
+                self._facts.drop(task_id)
+            await self._fenced(_UPSERT_WRITES, batches, values)
+        elif self._facts is None or (change := self._facts.of_step(task_id)) is None:
+            await self._fenced(_INSERT_WRITES, batches, values)
+        else:
+            given = {"facts": Jsonb(change.facts), "forget": change.forget}
+            with _bounded():
+                await self._fenced(_INSERT_WRITES_WITH_FACTS, batches, {**values, **given})
+            self._facts.drop(task_id)
 
     async def _dump(self, dump: Any, *args: Any) -> list[tuple[Any, ...]]:
         """Serialise inline (a thread costs more than it gives), except after a big state."""
@@ -280,6 +303,15 @@ async def prune(sessions: Sessions, thread_id: str) -> bool:
         except (SerializationFailure, DeadlockDetected):
             return False
     return True
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Too many facts are the graph's fault, and told so; its step is not saved."""
+    try:
+        yield
+    except CheckViolation as error:
+        raise FactsFull(f"facts may take {STORED_BYTES_MAX} bytes") from error
 
 
 @asynccontextmanager

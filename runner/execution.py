@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import structlog
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
@@ -35,6 +36,7 @@ from runner.breakpoints import Breakpoints
 from runner.checkpointer import FencedSaver
 from runner.durable import Durable
 from runner.effects import Effects
+from runner.facts import Facts
 from runner.gate import Gate
 from runner.guarding import Work, enter_graph
 from runner.inputs import described, graph_input, leave
@@ -86,6 +88,9 @@ class Execution:
             stop=self._stop_with,
             mask=kit.masker.text,
             metrics=kit.metrics,
+        )
+        self._facts = Facts(
+            *(kit.db, run, self._spec.fact_permissions, kit.masker), stopped=self._stop.done
         )
         self._work = Work()
         self._translator: Translator | None = None
@@ -184,7 +189,7 @@ class Execution:
         enter_graph(self._work)
         if not (self._may_execute or kit.registry.is_built(run.graph)):
             return _nothing
-        saver = FencedSaver(kit.sessions, run.id, run.epoch, gate=self._gate)
+        saver = FencedSaver(kit.sessions, run.id, run.epoch, gate=self._gate, facts=self._facts)
         try:
             self._graph = await kit.registry.graph(run.graph, saver, self._config)
             return _nothing if run.epoch == 1 else (await self._durable()).discard
@@ -379,8 +384,9 @@ class Execution:
         steps = Steps()  # a step that is executed again begins to count anew
         self._translator = translator = self._new_translator(state, steps)
         self._gate.open(steps, outlet)
+        config = self._new_config(steps, self._facts.open(steps).tools)
         try:
-            async for chunk in self._chunks(given, self._new_config(steps)):
+            async for chunk in self._chunks(given, config):
                 if outlet.is_mute:
                     raise LeaseLost(self.claimed.id, self.claimed.epoch)
                 self._tell(translator.feed(chunk))
@@ -395,9 +401,9 @@ class Execution:
         self._translator = None
         self._tell(translator.close())
 
-    def _new_config(self, steps: Steps) -> RunnableConfig:
+    def _new_config(self, steps: Steps, *others: BaseCallbackHandler) -> RunnableConfig:
         run = self.claimed
-        return run_config(thread_id=run.conversation_id, run_id=run.id, steps=steps)
+        return run_config(thread_id=run.conversation_id, run_id=run.id, steps=steps, others=others)
 
     def _new_translator(self, state: Durable, steps: Steps) -> Translator:
         settings = self._kit.settings

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -160,7 +160,9 @@ class SteppedRuntime(Runtime[Any]):  # type: ignore[misc]  # Runtime is frozen, 
         return dataclasses.replace(merged, stream_writer=stepped)
 
 
-def run_config(*, thread_id: str, run_id: str, steps: Steps) -> RunnableConfig:
+def run_config(
+    *, thread_id: str, run_id: str, steps: Steps, others: Sequence[BaseCallbackHandler] = ()
+) -> RunnableConfig:
     """The config of one take-up.
 
     Strict resume refuses answers to questions that are not pending. `metadata.run_id` makes a
@@ -174,5 +176,5 @@ def run_config(*, thread_id: str, run_id: str, steps: Steps) -> RunnableConfig:
             "__pregel_runtime": SteppedRuntime(steps=steps),
         },
         "metadata": {"run_id": run_id},
-        "callbacks": [steps],
+        "callbacks": [steps, *others],
     }

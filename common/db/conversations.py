@@ -15,7 +15,8 @@ from common.errors import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`session`: the user's current one for the session facade (contract §6)."""
+    """`session`: the user's current one for the session facade (contract §6). `summary_covers`: the
+    last message of the thread that the summary stands for (`runner/authoring/layers`)."""
 
     id: str
     user_id: str
@@ -27,6 +28,7 @@ class Conversation:
     session: bool
     created_at: datetime
     updated_at: datetime
+    summary_covers: str | None
 
 
 _COLUMNS = ", ".join(Conversation.__dataclass_fields__)
@@ -98,18 +100,23 @@ async def set_facts(
     return None if row is None else Conversation(*row)
 
 
-async def merge_facts(
-    connection: Connection, run_id: str, epoch: int, facts: dict[str, Any]
-) -> int | None:
-    """A validated tool result confirms facts: the new version. Fenced by the run: None."""
-    version: int | None = await _MERGE_FACTS.value(connection, run=run_id, epoch=epoch, facts=facts)
-    return version
-
-
-async def set_summary(connection: Connection, run_id: str, epoch: int, summary: str) -> bool:
-    """The summary of earlier turns. Fenced by the run."""
+async def set_summary(
+    connection: Connection,
+    run_id: str,
+    epoch: int,
+    summary: str,
+    covers: str | None,
+    before: str | None,
+) -> bool:
+    """The summary of earlier turns up to the message `covers`, in place of the one that covers
+    `before`. False: another one was stored meanwhile, or fenced."""
     return await _SET_SUMMARY.found(
-        connection, run=run_id, epoch=epoch, summary=repair_text(summary)
+        connection,
+        run=run_id,
+        epoch=epoch,
+        summary=repair_text(summary),
+        covers=covers,
+        before=before,
     )
 
 
@@ -117,6 +124,11 @@ async def lock_session(connection: Connection, user_id: str) -> None:
     """Beginning, using and ending a user's session go one after the other, over all processes,
     until the transaction ends. Taken before any row's lock: runs come before their conversation."""
     await _LOCK_SESSION.rows(connection, user=user_id)
+
+
+async def drop_summary(connection: Connection, conversation_id: str, run_id: str) -> None:
+    """The run that made it is rolled back: it may tell of messages that are gone."""
+    await _DROP_SUMMARY.rows(connection, id=conversation_id, run=run_id)
 
 
 async def find_session(connection: Connection, user_id: str) -> Conversation | None:
@@ -184,14 +196,16 @@ WITH held AS (SELECT conversation_id FROM runs
                WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE)
 """
 
-_MERGE_FACTS = Statement(f"""{_HELD_RUN}
-UPDATE conversations SET facts = facts || :facts::jsonb, facts_version = facts_version + 1
- WHERE id = (SELECT conversation_id FROM held) RETURNING facts_version
+_SET_SUMMARY = Statement(f"""{_HELD_RUN}
+UPDATE conversations
+   SET summary = :summary, summary_covers = :covers::text, summary_run_id = :run
+ WHERE id = (SELECT conversation_id FROM held)
+   AND summary_covers IS NOT DISTINCT FROM :before::text RETURNING 1
 """)
 
-_SET_SUMMARY = Statement(f"""{_HELD_RUN}
-UPDATE conversations SET summary = :summary
- WHERE id = (SELECT conversation_id FROM held) RETURNING 1
+_DROP_SUMMARY = Statement("""
+UPDATE conversations SET summary = NULL, summary_covers = NULL, summary_run_id = NULL
+ WHERE id = :id AND summary_run_id = :run
 """)
 
 _LOCK_SESSION = Statement("""

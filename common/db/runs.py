@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from common.db import checkpoints, run_sql
+from common.db import checkpoints, conversations, run_sql
 from common.db.engine import Connection
 from common.db.values import refuse_unstorable
 from common.errors import Unavailable
@@ -438,6 +438,7 @@ async def _after_end(
     if rollback:
         await run_sql.DELETE_MESSAGES.rows(connection, id=run_id)
         await checkpoints.roll_back(connection, conversation_id, run_id)
+        await conversations.drop_summary(connection, conversation_id, run_id)
     if not followed:
         return Ended(promoted=None)
     return Ended(promoted=await run_sql.PROMOTE.value(connection, conversation=conversation_id))

@@ -38,6 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from common.db.rules import IS_ACTIVE, IS_TERMINAL, one_of
+from common.facts import STORED_BYTES_MAX
 from common.runs import (
     INTERRUPT_STATUSES,
     STATUSES,
@@ -85,8 +86,13 @@ conversations = Table(
     _moment("created_at"),
     _moment("updated_at"),
     _moment("pruned_at", null=True),
+    Column("summary_covers", Text),
+    _id("summary_run_id", null=True),
     CheckConstraint("jsonb_typeof(facts) = 'object'", name="conversations_facts_object"),
     CheckConstraint("facts_version >= 1", name="conversations_facts_version"),
+    CheckConstraint(
+        f"octet_length(facts::text) <= {STORED_BYTES_MAX}", name="conversations_facts_bounded"
+    ),
 )
 Index("conversations_of_user", "user_id", conversations.c.updated_at.desc(), text("id DESC"))
 Index(

@@ -1,5 +1,9 @@
 """Conversations, their messages and facts (contract §4)."""
 
+from collections.abc import Iterable
+from typing import Any
+
+from common import facts
 from common.db import conversations, interrupts, messages, runs
 from common.db.conversations import Conversation
 from common.db.engine import Connection, Database
@@ -8,6 +12,7 @@ from common.db.runs import Run
 from common.errors import Refused
 from common.graphfile import GraphFile
 from common.ids import is_id, new_id
+from common.runs import TERMINAL_STATUSES
 from gateway.auth import Principal
 from gateway.schemas import (
     ConversationOut,
@@ -29,16 +34,18 @@ class Conversations:
         self._db, self._runs, self._graphs = db, runs_, graphs
 
     async def create(self, principal: Principal, request: ConversationRequest) -> ConversationOut:
+        graph = known_graph(self._graphs, request.graph)
+        self._may_change(principal, graph, request.facts)
         async with self._db.begin() as connection:
             made = await conversations.create(
                 connection,
                 id=new_id("conv"),
                 user_id=principal.user,
                 title=request.title or _TITLE,
-                graph=known_graph(self._graphs, request.graph),
+                graph=graph,
                 facts=request.facts,
             )
-        return ConversationOut.of(made, None)
+        return self._shown(principal, made, None)
 
     async def page(
         self, principal: Principal, cursor: str | None, limit: int
@@ -47,7 +54,7 @@ class Conversations:
             found, after = await conversations.list_page(connection, principal.user, cursor, limit)
             active = await runs.active_of(connection, [one.id for one in found])
             pending = await interrupts.pending_of(connection, [run.id for run in active.values()])
-        items = [_listed(one, active.get(one.id), pending) for one in found]
+        items = [self._shown(principal, one, _listed(active.get(one.id), pending)) for one in found]
         return Page(items=items, next_cursor=after)
 
     async def get(self, principal: Principal, conversation_id: str) -> ConversationOut:
@@ -55,7 +62,9 @@ class Conversations:
             found = await self._find(connection, principal, conversation_id)
             active = await runs.active(connection, found.id)
         run = None if active is None else await self._runs.view(active)
-        return ConversationOut.of(found, run)
+        if run is not None and run.status in TERMINAL_STATUSES:
+            run = None  # it has just ended
+        return self._shown(principal, found, run)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
         """Runs that have not ended are cancelled first, so that their followers see an end; while
@@ -85,8 +94,12 @@ class Conversations:
     async def set_facts(
         self, principal: Principal, conversation_id: str, request: FactsRequest
     ) -> ConversationOut:
+        """What is checked is what is changed: both stand under the same version."""
         async with self._db.begin() as connection:
             found = await self._find(connection, principal, conversation_id)
+            self._may_change(principal, found.graph, {*request.set, *request.unset})
+            if found.facts_version == request.version:
+                _check(facts.changed(found.facts, request.set, request.unset))
             changed = await conversations.set_facts(
                 connection,
                 found.id,
@@ -95,13 +108,14 @@ class Conversations:
                 request.unset,
                 request.version,
             )
-        if changed is None:
-            raise Refused(
-                "VERSION_CONFLICT",
-                "the facts have changed meanwhile",
-                facts=found.facts,
-                factsVersion=found.facts_version,
-            )
+            if changed is None:
+                now = await self._find(connection, principal, conversation_id)
+                raise Refused(
+                    "VERSION_CONFLICT",
+                    "the facts have changed meanwhile",
+                    facts=self._facts(principal, now),
+                    factsVersion=now.facts_version,
+                )
         return await self.get(principal, changed.id)
 
     async def resume_state(self, principal: Principal, conversation_id: str) -> ResumeState:
@@ -121,6 +135,26 @@ class Conversations:
             resumable=view.status == "interrupted",
         )
 
+    def _shown(
+        self, principal: Principal, conversation: Conversation, run: RunOut | None
+    ) -> ConversationOut:
+        return ConversationOut.of(conversation, run, self._facts(principal, conversation))
+
+    def _facts(self, principal: Principal, conversation: Conversation) -> dict[str, Any]:
+        """Those that the caller may see; none while the rules are not known here, because the
+        graph is not."""
+        spec = self._graphs.graphs.get(conversation.graph)
+        if spec is None:
+            return {}
+        return facts.visible(conversation.facts, spec.fact_permissions, principal.permissions)
+
+    def _may_change(self, principal: Principal, graph: str, keys: Iterable[str]) -> None:
+        """Only what one may see."""
+        spec = self._graphs.graphs.get(graph)
+        for key in keys:
+            if spec is None or not facts.may_see(key, spec.fact_permissions, principal.permissions):
+                raise Refused("FORBIDDEN", f"{key}: the token does not give the permission")
+
     async def _find(
         self, connection: Connection, principal: Principal, conversation_id: str
     ) -> Conversation:
@@ -131,12 +165,17 @@ class Conversations:
         raise Refused("NOT_FOUND", "there is no such conversation")
 
 
-def _listed(
-    conversation: Conversation, active: Run | None, pending: dict[str, list[Interrupt]]
-) -> ConversationOut:
+def _listed(active: Run | None, pending: dict[str, list[Interrupt]]) -> RunOut | None:
     """In a list `lastSequence` is the stored one: no look at Redis for each line."""
-    run = None if active is None else RunOut.of(active, pending[active.id])
-    return ConversationOut.of(conversation, run)
+    return None if active is None else RunOut.of(active, pending[active.id])
+
+
+def _check(changed: dict[str, Any]) -> None:
+    """What would come out is within the bounds, too."""
+    try:
+        facts.check(changed)
+    except ValueError as error:
+        raise Refused("VALIDATION", f"facts: {error}") from error
 
 
 def _nothing_to_resume(conversation: Conversation) -> ResumeState:

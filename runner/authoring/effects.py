@@ -49,6 +49,8 @@ from hashlib import blake2b
 from inspect import isawaitable
 from typing import Any, Final, Literal, Protocol
 
+from runner.authoring import context
+
 Effect = Callable[[], Any]
 """No arguments; gives JSON, or an awaitable of it."""
 
@@ -141,11 +143,12 @@ def outside_key_of(run_id: str, key: str) -> str:
 @contextmanager
 def rehearsal() -> Iterator[None]:
     """For tests of a graph by plain LangGraph, without Steadyrun: within this block each key's
-    effect is performed once and remembered in memory; nothing survives the block."""
-    token = current.set(_Rehearsal())
+    effect is performed once, and facts and a summary are remembered; nothing survives the block."""
+    token, memory = current.set(_Rehearsal()), context.current.set(context.Rehearsed())
     try:
         yield
     finally:
+        context.current.reset(memory)
         current.reset(token)
 
 

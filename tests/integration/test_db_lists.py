@@ -106,13 +106,31 @@ async def test_of_simultaneous_changes_of_facts_one_wins(database: Database) -> 
     assert sum(one is not None for one in changed) == 1
 
 
-async def test_a_run_confirms_facts_and_sums_up(connection: Connection) -> None:
+async def test_a_summary_takes_the_place_of_the_one_it_was_made_from(
+    connection: Connection,
+) -> None:
     run = await running_run(connection)
-    assert await conversations.merge_facts(connection, run.id, 1, {"pump": 7}) == 2
-    assert await conversations.set_summary(connection, run.id, 1, "so\x00 far")
+    key = (connection, run.id, 1)
+    assert await conversations.set_summary(*key, "so\x00 far", "msg_1", None)
+    assert not await conversations.set_summary(*key, "another branch's", "msg_1", None)
     found = await conversations.find(connection, run.conversation_id, USER)
     assert found is not None
-    assert (found.facts, found.facts_version, found.summary) == ({"pump": 7}, 2, "so\ufffd far")
+    assert (found.summary, found.summary_covers) == ("so\ufffd far", "msg_1")
+    assert await conversations.set_summary(*key, "further", "msg_2", "msg_1")
+    await conversations.drop_summary(connection, run.conversation_id, "another run")
+    found = await conversations.find(connection, run.conversation_id, USER)
+    assert found is not None
+    assert found.summary == "further"
+    await conversations.drop_summary(connection, run.conversation_id, run.id)
+    found = await conversations.find(connection, run.conversation_id, USER)
+    assert found is not None
+    assert (found.summary, found.summary_covers) == (None, None)
+
+
+async def test_facts_without_bound_are_refused_by_the_table(connection: Connection) -> None:
+    conversation_id = await conversation(connection)
+    with pytest.raises(asyncpg.CheckViolationError, match="conversations_facts_bounded"):
+        await conversations.set_facts(connection, conversation_id, USER, {"a": "x" * 70_000}, [], 1)
 
 
 async def test_deleting_a_conversation_leaves_nothing(connection: Connection) -> None:

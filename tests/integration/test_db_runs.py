@@ -452,8 +452,7 @@ async def assert_fenced(connection: Connection, run: Run) -> None:
     assert await interrupts.insert(connection, *key, [question()]) is None
     assert not await interrupts.mark_taken(connection, *key, ["int_1"])
     assert not await interrupts.mark_told(connection, *key, ["int_1"])
-    assert await conversations.merge_facts(connection, *key, {"pump": 7}) is None
-    assert not await conversations.set_summary(connection, *key, "late")
+    assert not await conversations.set_summary(connection, *key, "late", "msg_1", None)
     assert await everything(connection) == before
 
 

@@ -1,6 +1,7 @@
 """Conversations and runs over HTTP: creating, idempotency, conflicts, cancelling (contract §4)."""
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from common.db.engine import Database
 from common.ids import new_id
 from gateway.services.idempotency import Forgetting
 from tests.support import rows
-from tests.support.edge import Edge, Reading, bearer
+from tests.support.edge import Edge, Reading, bearer, graph_file, serving, settings
 from tests.support.fake_runner import FakeRunner
 
 JSON = {"Accept": "application/json"}
@@ -371,6 +372,86 @@ async def test_facts_change_under_their_version(edge: Edge) -> None:
     stale = await edge.client.patch(url, json={"set": {}, "version": 1})
     assert code(stale) == (409, "VERSION_CONFLICT")
     assert stale.json()["factsVersion"] == 2
+
+
+async def test_of_changes_of_facts_at_once_one_wins_and_the_others_learn_the_current_ones(
+    edge: Edge,
+) -> None:
+    talk = await conversation(edge)
+    url = f"/api/conversations/{talk['id']}/facts"
+    changes = [{"set": {"n": n}, "version": 1} for n in range(8)]
+    answers = await asyncio.gather(*(edge.client.patch(url, json=c) for c in changes))
+    won = [a for a in answers if a.status_code == 200]
+    lost = [a for a in answers if a.status_code != 200]
+    assert (len(won), len(lost)) == (1, 7)
+    for answer in lost:
+        assert code(answer) == (409, "VERSION_CONFLICT")
+        now = {name: answer.json()[name] for name in ("facts", "factsVersion")}
+        assert now == {"facts": won[0].json()["facts"], "factsVersion": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"set": {"1a": 1}},
+        {"set": {"": 1}},
+        {"set": {"a b": 1}},
+        {"set": {"__proto__": 1}},
+        {"set": {"a" * 65: 1}},
+        {"set": {"a": [[[[[[[1]]]]]]]}},
+        {"set": {"a": "x" * 17_000}},
+        {"set": {f"a{n}": n for n in range(101)}},
+        {"unset": ["</facts>"]},
+        {"unset": ["a"] * 101},
+        {"set": {"a": float("nan")}},
+        {"set": [], "unset": {}},
+    ],
+)
+async def test_what_is_no_fact_is_refused_and_changes_nothing(edge: Edge, changes: Any) -> None:
+    talk = await conversation(edge, facts={"env": "prod"})
+    url = f"/api/conversations/{talk['id']}"
+    content = json.dumps({"version": 1, **changes})
+    headers = {"Content-Type": "application/json"}
+    refused = await edge.client.patch(f"{url}/facts", content=content, headers=headers)
+    assert code(refused) == (422, "VALIDATION")
+    now = (await edge.client.get(url)).json()
+    assert (now["facts"], now["factsVersion"]) == ({"env": "prod"}, 1)
+
+
+async def test_facts_that_become_too_many_by_and_by_are_refused(edge: Edge) -> None:
+    talk = await conversation(edge, facts={f"a{n}": n for n in range(60)})
+    url = f"/api/conversations/{talk['id']}/facts"
+    more = {"set": {f"b{n}": n for n in range(60)}, "version": 1}
+    refused = await edge.client.patch(url, json=more)
+    assert code(refused) == (422, "VALIDATION")
+    assert "120" in refused.json()["detail"]
+    fewer = {**more, "unset": [f"a{n}" for n in range(60)]}
+    assert (await edge.client.patch(url, json=fewer)).status_code == 200
+
+
+async def test_facts_that_need_a_permission_are_hidden_and_fixed_without_it(
+    database_url: str, redis_url: str, redis_prefix: str
+) -> None:
+    rules = {"salary*": "hr.view"}
+    graphs = graph_file(fact_permissions=rules)
+    async with serving(settings(database_url, redis_url, redis_prefix), graphs) as edge:
+        hr = bearer(rows.USER, "hr.view")
+        body = {"facts": {"salary": 7, "env": "prod"}}
+        assert code(await edge.client.post("/api/conversations", json=body)) == (403, "FORBIDDEN")
+        made = (await edge.client.post("/api/conversations", json=body, headers=hr)).json()
+        assert made["facts"] == body["facts"]
+        url = f"/api/conversations/{made['id']}"
+        assert (await edge.client.get(url)).json()["facts"] == {"env": "prod"}
+        listed = (await edge.client.get("/api/conversations")).json()["items"]
+        assert [one["facts"] for one in listed] == [{"env": "prod"}]
+        for change in ({"set": {"salary": 1}}, {"unset": ["salary_2"]}):
+            refused = await edge.client.patch(f"{url}/facts", json={**change, "version": 1})
+            assert code(refused) == (403, "FORBIDDEN")
+        stale = await edge.client.patch(f"{url}/facts", json={"set": {"a": 1}, "version": 9})
+        assert stale.json()["facts"] == {"env": "prod"}
+        changed = await edge.client.patch(f"{url}/facts", json={"set": {"a": 1}, "version": 1})
+        assert changed.json()["facts"] == {"env": "prod", "a": 1}
+        assert (await edge.client.get(url, headers=hr)).json()["facts"] == {**body["facts"], "a": 1}
 
 
 async def test_a_fresh_page_learns_what_it_needs(edge: Edge, runner: FakeRunner) -> None:

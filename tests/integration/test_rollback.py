@@ -8,7 +8,7 @@ import pytest
 from common.bus.client import Bus
 from common.bus.log import LogConnection
 from common.bus.signals import Signals
-from common.db import runs
+from common.db import conversations, runs
 from common.ownership import OwnerActs
 from common.runs import OnConflict
 from tests.integration.test_runner import Serving, World, types, world
@@ -23,6 +23,7 @@ TABLES = {
     "checkpoints": "SELECT * FROM checkpoints WHERE thread_id = $1 ORDER BY 1, 2, 3",
     "blobs": "SELECT * FROM checkpoint_blobs WHERE thread_id = $1 ORDER BY 1, 2, 3, 4",
     "writes": "SELECT * FROM checkpoint_writes WHERE thread_id = $1 ORDER BY 1, 2, 3, 4, 6",
+    "summary": "SELECT summary, summary_covers FROM conversations WHERE id = $1",
 }
 
 
@@ -84,6 +85,8 @@ async def test_a_run_that_is_executed_right_now(
     serving = Serving(world.settings)
     run_id = await conversation.start("events", LONG)
     await conversation.until_executing(run_id)
+    async with world.db.connect() as conn:
+        assert await conversations.set_summary(conn, run_id, 1, "of this run", "msg_1", None)
     await conversation.supersede()
     run = await world.until_status(run_id, "cancelled", "completed", "failed")
     await serving.stop()

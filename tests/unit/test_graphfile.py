@@ -145,6 +145,28 @@ def test_a_dotted_module_is_looked_up_in_folder_and_dependencies(tmp_path: Path)
     assert spec.file == tmp_path / "lib/pkg/flow.py"
 
 
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([], "factPermissions must be an object"),
+        ({"a b": "hr.view"}, "'a b' is no key of a fact"),
+        ({"*a": "hr.view"}, "'*a' is no key of a fact"),
+        ({"salary": ""}, "salary must name a permission"),
+        ({"salary": ["hr.view"]}, "salary must name a permission"),
+    ],
+)
+def test_who_may_see_a_fact_is_said_by_keys_and_permissions(
+    tmp_path: Path, rules: Any, words: str
+) -> None:
+    def file(value: Any) -> Path:
+        ours = {"graphs": {"a": {"factPermissions": value}}}
+        return write(tmp_path, {"graphs": {"a": "./agent.py:graph"}, "steadyrun": ours})
+
+    assert words in refusal(file(rules))
+    good = {"salary": "hr.view", "note.*": "notes", "*": "facts"}
+    assert parse(file(good)).graphs["a"].fact_permissions == good
+
+
 @pytest.mark.parametrize("name", ["gateway", "runner", "common", "deploy"])
 @pytest.mark.parametrize("shape", ["{}", "{}/__init__"])
 def test_a_module_called_like_one_of_ours_is_refused(tmp_path: Path, name: str, shape: str) -> None:
