@@ -1,0 +1,1 @@
+"""Small clients to begin with: nothing but an HTTP library."""
