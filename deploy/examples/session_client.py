@@ -99,7 +99,7 @@ def answer(agent: Agent, session: Json) -> None:
         print(f"refused: {refused['detail']}", flush=True)
         if "confirmVersion" not in refused:
             return
-        print(f"  now: {shown(refused.get('resources') or refused.get('facts'))}", flush=True)
+        print(f"  now: {shown(refused.get('changed') or refused.get('facts'))}", flush=True)
         about["confirm_version"] = refused["confirmVersion"]
 
 

@@ -72,11 +72,12 @@ class Sessions:
         """Answers the question that is named, else the oldest pending one, by contract §5."""
         body = request.model_dump(mode="json", exclude_unset=True, exclude={"mode"})
 
+        chosen: list[tuple[str, Request]] = []  # once: looking again must not find the next one
+
         async def find(connection: Connection) -> tuple[str, Request]:
-            session = await self._session(connection, principal.user)
-            if session.id != request.session_id:
-                raise Refused("BAD_REQUEST", "session_id: not the active session")
-            return await _question(connection, session, request)
+            if not chosen:
+                chosen.append(await self._meant(connection, principal, request))
+            return chosen[0]
 
         made = fingerprint("agent/resume", request.session_id, body)
         resumed = await self._resume.resume_found(principal, made, key, find)
@@ -146,6 +147,14 @@ class Sessions:
             if refused.code == "CONVERSATION_BUSY":
                 raise await _busy(connection, session) from refused
             raise
+
+    async def _meant(
+        self, connection: Connection, principal: Principal, request: AgentResumeRequest
+    ) -> tuple[str, Request]:
+        session = await self._session(connection, principal.user)
+        if session.id != request.session_id:
+            raise Refused("BAD_REQUEST", "session_id: not the active session")
+        return await _question(connection, session, request)
 
     async def _session(self, connection: Connection, user: str) -> Conversation:
         session = await conversations.find_session(connection, user)
