@@ -1,9 +1,10 @@
 """What stands on the page of a run: the reading rules of contract §3, for those who own the run.
 
-Pure. An owner folds the run's events as every client does (`deploy/transcript`), so that what it
-stores as messages is what clients have: text and tools of steps that are executed again are dropped
-with `run_resumed.discard` and `step_retried`, everything else stands, also under a step that was
-cut off, failed or waits for a person. What is kept is bounded by what stands, not by the log.
+Pure. An owner folds the run's events as every client does (`deploy/client/transcript`), so that
+what it stores as messages is what clients have: text and tools of steps that are executed again
+are dropped with `run_resumed.discard` and `step_retried`, everything else stands, also under a step
+that was cut off, failed or waits for a person. What is kept is bounded by what stands, not by the
+log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

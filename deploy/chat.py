@@ -13,10 +13,10 @@ from typing import TextIO
 
 from common.errors import Misconfigured, Refused
 from deploy.card import Ask, decide, describe
+from deploy.client.transcript import Transcript
 from deploy.paper import Paper, brief
 from deploy.signing import sign, signing_secret
 from deploy.topology import Topology
-from deploy.transcript import Transcript
 from deploy.wire import Json, Wire
 
 _TOKEN_TTL_S = 12 * 3600.0

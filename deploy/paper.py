@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from deploy.transcript import Change, Event, Finished, Grew, Noted, Piece, Voided
+from deploy.client.transcript import Change, Event, Finished, Grew, Noted, Piece, Voided
 
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _LINE_CHARACTERS = 120

@@ -79,6 +79,7 @@ def _habit(number: int, rng: random.Random) -> Habit:
         Habit("steady", looks=True),
         Habit("restless", cut=cuts),
         Habit("pages", pages=True),
+        Habit("library", library=True),
         Habit("late", late_s=late_s, cut=cuts),
         Habit("slow", slow_s=rng.uniform(0.01, 0.1)),
         Habit("pauses", until="interrupt", looks=True),

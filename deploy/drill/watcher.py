@@ -1,6 +1,7 @@
 """A client that follows one run to its end, over as many connections as it takes.
 
-Raw HTTP, since a client library that repairs something would hide it. A watcher goes by the
+Raw HTTP, since a client library that repairs something would hide it; but for one kind, which is
+that library, so that it is tried as well. A watcher goes by the
 contract alone: it sends the last sequence that it has, takes 204 and a terminal event for the end,
 and nothing else. It tries again for ever, with short pauses; whoever runs it bounds its patience.
 """
@@ -10,11 +11,13 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import httpx
 import orjson
 
 from common.events import TERMINAL
+from deploy.client import Client, Patience, Refused
 from deploy.drill.case import Case
 from deploy.drill.doors import NO_ANSWER, Doors
 from deploy.drill.frames import UNREADABLE, Cut, Splitter, body, framed
@@ -25,11 +28,16 @@ _LOOK_TIMEOUT_S = 5.0
 _LOOKED_AT = TERMINAL | {"run_started", "interrupt", "interrupt_resolved", "run_paused"}
 
 
+def _for_ever(_: int) -> Patience:
+    return Patience(1_000_000)
+
+
 @dataclass(frozen=True, slots=True)
 class Habit:
     """How a client behaves. `cut`: it hangs up after so many events, fewest and most; None: never.
 
-    `pages`: it reads pages of JSON. `slow_s`: pause after each piece that it takes. `late_s`: it
+    `pages`: it reads pages of JSON. `library`: it is the Python client, which hides its connections
+    and must give the same. `slow_s`: pause after each piece that it takes. `late_s`: it
     comes so much later, `from_now`: and does not ask for what was before. `looks`: it reads the run
     at each event that announces a state.
     """
@@ -37,6 +45,7 @@ class Habit:
     name: str
     cut: tuple[int, int] | None = None
     pages: bool = False
+    library: bool = False
     until: Until = "end"
     slow_s: float = 0.0
     late_s: float = 0.0
@@ -62,6 +71,8 @@ class Watcher:
         await asyncio.sleep(self._habit.late_s)
         if self._habit.from_now and not self._seen.links:
             self._seen.start = self._case.sequence
+        if self._habit.library:
+            return await self._by_library()
         while not self._seen.finished:
             link = self._link()
             await (self._page(link) if self._habit.pages else self._stream(link))
@@ -70,6 +81,22 @@ class Watcher:
                 return
             if not self._seen.finished and not self._progressed(link):
                 await asyncio.sleep(self._rng.uniform(*_PAUSE_S))
+
+    async def _by_library(self) -> None:
+        """One connection in the record, over however many it went."""
+        link = self._link()
+        identity = self._doors.identity(self._case.user)
+        token = identity["Authorization"].removeprefix("Bearer ")
+        async with Client(link.address, token, patience=_for_ever) as client:
+            try:
+                async for event in client.follow(self._case.run, after=link.after):
+                    link.status = 200
+                    await self._got(framed(cast(Json, event)), link)
+                link.ended = "clean"
+            except Refused as refusal:
+                link.ended, link.detail = "refused", refusal.code
+        link.ended_at = time.monotonic()
+        self._seen.finished = self._at_end
 
     def _link(self) -> Link:
         habit, seen = self._habit, self._seen

@@ -30,7 +30,7 @@ from common.db.engine import Database
 from common.db.runs import Run
 from common.errors import Unavailable
 from common.ownership import OwnerActs
-from deploy.transcript import Piece, Transcript
+from deploy.client.transcript import Piece, Transcript
 from tests.support import rows
 from tests.support.graphs import takeover
 from tests.support.until import until

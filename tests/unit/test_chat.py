@@ -10,8 +10,9 @@ import pytest
 
 from common.errors import Misconfigured, Refused
 from deploy.chat import chat
-from deploy.wire import Patience, Wire
-from tests.unit.test_wire import Answer, Peer, body, frames, stream
+from deploy.client import Patience
+from deploy.wire import Wire
+from tests.unit.test_client import Answer, Peer, at_once, body, frames, stream
 
 Event = dict[str, Any]
 ASKED: dict[str, Any] = {
@@ -74,7 +75,7 @@ class Visit:
 
 
 def _without_pauses(attempts_max: int) -> Patience:
-    return Patience(attempts_max, sleep=lambda _: None)
+    return Patience(attempts_max, sleep=at_once)
 
 
 def test_a_run_is_shown_decided_and_followed_to_its_end() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.card import decide, describe
+from deploy.client.transcript import Transcript, Voided
 from deploy.paper import Paper, brief, clean
-from deploy.transcript import Transcript, Voided
 
 Event = dict[str, Any]
 

@@ -75,7 +75,9 @@ def test_a_plan_has_runs_of_all_kinds() -> None:
     assert {p.order.question for p in plots} == {True, False}
     assert len({p.order.tag for p in plots}) == 100
     names = {habit.name for p in plots for habit in p.habits}
-    assert names == {"steady", "restless", "pages", "late", "slow", "pauses", "newcomer"}
+    assert names == {
+        "steady", "restless", "pages", "library", "late", "slow", "pauses", "newcomer",
+    }  # fmt: skip
 
 
 async def test_a_question_is_put_once_whoever_sees_it() -> None:

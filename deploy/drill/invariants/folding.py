@@ -7,11 +7,11 @@ Postgres and, for a run that completed, what its order says.
 
 from collections import Counter
 
+from deploy.client.transcript import Transcript
 from deploy.drill.dossier import Dossier, Log, where
 from deploy.drill.frames import body
 from deploy.drill.record import Json, Ordered, Seen
 from deploy.drill.verdict import Verdict
-from deploy.transcript import Transcript
 from runner.graphs.drill.order import expected_customs, expected_texts
 
 
