@@ -10,7 +10,7 @@ import pytest
 
 from common.page import Page
 from common.sse import Decoder
-from deploy.transcript import Transcript
+from deploy.client.transcript import Transcript
 from tests.support import javascript
 
 VECTORS = Path(__file__).parents[1] / "vectors"
