@@ -56,7 +56,8 @@ class Settings(BaseSettings):
     postgres_timeout_s: Seconds = Field(5.0, description="limit for one statement of ours")
     masking_patterns: list[str] = Field(
         [],
-        description="further regular expressions (a JSON list) whose matches are masked",
+        description="further regular expressions (a JSON list of Python's) whose matches are"
+        " masked; one that could take for ever is refused at start",
     )
 
     @field_validator("database_url")

@@ -84,7 +84,7 @@ class ToolCalls:
 
     def summary(self, content: Any) -> str:
         """A bounded text of a result, for display."""
-        return self._mask.text(_text_of(content)[: self._bytes_max * 2], self._bytes_max)
+        return self._mask.text(_text_of(content), self._bytes_max)
 
     def _take(self, place: Place) -> list[OpenCall]:
         calls = self._open.get(place, [])

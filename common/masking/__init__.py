@@ -1,10 +1,11 @@
 """Secrets never leave: not in an event, a payload, an error, a log line or a label (invariant I9).
 
 Two rules. A **key** that names a secret (`password`, `apiKey`, `Authorization`, …) hides its whole
-value. In **text**, the secret part of what is written like one is hidden: private keys, JWTs, keys
-with a known prefix, `Bearer …`, passwords in connection strings, `password=…`. Both put `***` in
-its place. Masking is a net below careful code, it cannot know every secret; a deployment adds its
-own with `STEADYRUN_MASKING_PATTERNS`.
+value. In **text**, the secret part of what is written like one is hidden: keys known by how they
+begin (`vendors`), what follows a name (`named`: `password=…`, `--token …`, in English and
+Chinese), what stands in URLs, headers and tags (`places`). Both put `***` in its place. Masking is
+a net below careful code, it cannot know every secret; a deployment adds its own with
+`STEADYRUN_MASKING_PATTERNS` (`own`). All of it takes time in proportion to the text.
 
 What goes out is bounded as well, in bytes, depth and items, and is always something that JSON,
 UTF-8 and a Postgres text can hold: lone surrogates and NUL become U+FFFD.

@@ -9,6 +9,9 @@ from common.masking.patterns import Patterns
 from common.masking.texts import TextMask, as_json, cut, storable, without
 from common.masking.values import Walk
 
+LOOK_AHEAD_CHARS = 1_024
+"""So much more than can be shown is read of a long text: what is masked makes room."""
+
 
 class Masker:
     """`patterns` are further regular expressions whose whole match is a secret."""
@@ -18,9 +21,15 @@ class Masker:
 
     def text(self, text: str, max_bytes: int | None = None) -> str:
         """The text without secrets; cut when its JSON takes more than `max_bytes`."""
+        if max_bytes is not None and len(text) > max_bytes + LOOK_AHEAD_CHARS:
+            return cut(self._beginning(text[: max_bytes + LOOK_AHEAD_CHARS]) + "…", max_bytes)
         text = storable(text)
         shown = without(text, self._patterns.spans(text))
         return shown if max_bytes is None else cut(shown, max_bytes)
+
+    def _beginning(self, text: str) -> str:
+        """Of a text that goes on: without what may be the cut beginning of a secret."""
+        return TextMask(self._patterns).feed(storable(text))
 
     def value(self, value: Any, max_bytes: int = 32_768) -> Any:
         """A JSON value without secrets whose JSON takes at most `max_bytes` (at least 64)."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterable
 
-from common.masking.patterns import HINT_CHARS, MASK, Patterns, Span
+from common.masking.found import Found, Span
+from common.masking.patterns import HINT_CHARS, MASK, Patterns
 
 HOLD_CHARS_MAX = 8_192
 PIECE_CHARS_MAX = 4_096
-CONTEXT_CHARS = 256
+CONTEXT_CHARS = 640
 """How much of what was shown is looked at again, to see that `password=` stands before a value."""
 
 
@@ -46,11 +46,11 @@ class TextMask:
             self._context = (self._context + delta)[-CONTEXT_CHARS:]
             return storable(delta)
         text = self._context + self._held + self._after_secret(delta)
-        secrets = self._patterns.spans(text)
-        held_from = self._held_from(text, secrets)
+        secrets, begins, endless = self._patterns.read(text)
+        held_from = self._held_from(text, secrets, begins)
         if len(text) - held_from > HOLD_CHARS_MAX:
             held_from = len(text)
-            self._inside = _Endless.of(text, secrets)
+            self._inside = None if endless is None else _Endless(endless)
         return self._show(text, held_from, secrets)
 
     def _is_plain(self, delta: str) -> bool:
@@ -62,15 +62,11 @@ class TextMask:
             or self._patterns.may_stand_in(recent)
         )
 
-    def _held_from(self, text: str, secrets: list[Span]) -> int:
+    def _held_from(self, text: str, secrets: list[Span], begins: int) -> int:
         """Where the part of the end starts that may begin a secret; a secret is never cut."""
-        start = self._begins(text)
+        start = min(begins, len(text) - 1 if _is_half(text[-1:]) else len(text))
         start = next((first for first, last in secrets if first < start < last), start)
         return max(len(self._context), start)
-
-    def _begins(self, text: str) -> int:
-        half = len(text) - 1 if _is_half(text[-1:]) else len(text)
-        return min(half, self._patterns.begins(text))
 
     def _show(self, text: str, end: int, secrets: list[Span]) -> str:
         shown = without(text, secrets, len(self._context), end)
@@ -89,31 +85,20 @@ class TextMask:
 
 @dataclasses.dataclass(slots=True)
 class _Endless:
-    """A secret so long that it was masked before its end came: what belongs to it is dropped."""
+    """A secret so long that it was masked before its end came: what belongs to it is dropped.
+    What was held back for so long and is no secret by then is shown."""
 
-    key: bool
+    secret: Found
     tail: str = ""
-
-    @classmethod
-    def of(cls, text: str, secrets: list[Span]) -> _Endless | None:
-        """None: what was held back for so long is no secret by now, and is shown."""
-        if not secrets or secrets[-1][1] != len(text):
-            return None
-        return cls(_PEM_BEGIN.search(text) is not None)
 
     def rest(self, delta: str) -> str | None:
         """What follows the secret, or None if it goes on."""
         text = self.tail + delta
-        end = (_PEM_END if self.key else _RUN_END).search(text)
+        end = self.secret.stop.search(text)
         if end is None:
             self.tail = text[-100:]
             return None
-        return text[end.end() if self.key else end.start() :]
-
-
-_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
-_PEM_END = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
-_RUN_END = re.compile(r"[\s\"'<>,;&]")
+        return text[end.start() if end.end() - end.start() == 1 else end.end() :]
 
 
 def without(text: str, secrets: Iterable[Span], start: int = 0, end: int | None = None) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, TypeVar
 
 from common.masking.keys import names_password, names_secret
 from common.masking.patterns import MASK
-from common.masking.texts import as_json, cut, storable
+from common.masking.texts import as_json, storable
 
 DEPTH_MAX = 12
 ITEMS_MAX = 500
 KEY_CHARS_MAX = 200
 BITS_MAX = 4096  # of an integer that is written out; Python refuses to much larger ones
 Scalar = TypeVar("Scalar")
+_NAME = re.compile(
+    r"--?[A-Za-z][A-Za-z0-9-]{0,60}|[Aa]uthorization|[A-Za-z]{1,20}(?:-[A-Za-z]{1,20}){1,4}|[Cc]ookie"
+)
 
 
 class Walk:
@@ -23,7 +27,7 @@ class Walk:
     beside it is for what tells that something was left out.
     """
 
-    def __init__(self, mask: Callable[[str], str], budget: int) -> None:
+    def __init__(self, mask: Callable[[str, int], str], budget: int) -> None:
         self._mask = mask
         self._budget = budget
 
@@ -53,28 +57,36 @@ class Walk:
                 break
             name = storable(str(key))[:KEY_CHARS_MAX]
             hidden = _hides(name, value) or (names_a_secret and name == "value")
-            name = _apart(self._mask(str(key)[: 4 * KEY_CHARS_MAX])[:KEY_CHARS_MAX], made)
+            name = _apart(self._mask(str(key), 4 * KEY_CHARS_MAX)[:KEY_CHARS_MAX], made)
             self._budget -= len(as_json(name)) + 2
             made[name] = self._counted(MASK) if hidden else self.of(value, depth + 1)
         return made
 
     def _list(self, items: Iterable[Any], depth: int) -> list[Any]:
         made: list[Any] = []
+        before: Any = None
         for item in items:
             if len(made) >= ITEMS_MAX or self._budget <= 0:
                 made.append("…")
                 break
             self._budget -= 1
-            made.append(self.of(item, depth + 1))
+            hidden = isinstance(item, str) and _announces(before)
+            made.append(self._counted(MASK) if hidden else self.of(item, depth + 1))
+            before = item
         return made
 
     def _text(self, text: str) -> str:
         room = max(self._budget, 16)
-        return self._counted(cut(self._mask(text[: room + 1024]), room))
+        return self._counted(self._mask(text, room))
 
     def _counted(self, value: Scalar) -> Scalar:
         self._budget -= len(as_json(value))
         return value
+
+
+def _announces(item: Any) -> bool:
+    """`["--password", "x"]`, `["Authorization", "x"]`: arguments, headers as pairs."""
+    return isinstance(item, str) and _NAME.fullmatch(item) is not None and names_secret(item)
 
 
 def _is_secret_name(value: Any) -> bool:

@@ -84,6 +84,9 @@ def test_masking_twice_changes_nothing() -> None:
         "connectionString",
         "DATABASE_URL",
         "PIN",
+        "数据库密码",
+        "accountKey",
+        "Ocp-Apim-Subscription-Key",
     ],
 )
 def test_keys_that_name_secrets(key: str) -> None:
@@ -92,12 +95,16 @@ def test_keys_that_name_secrets(key: str) -> None:
     assert Masker().value({key: {"a": ["b"]}}) == {key: MASK}
 
 
-@pytest.mark.parametrize("key", ["inputTokens", "author", "key", "keyboard", "pinned", "tokenizer"])
+@pytest.mark.parametrize(
+    "key",
+    ["inputTokens", "author", "key", "keyboard", "pinned", "tokenizer", "secret_name", "tokenType"],
+)
 def test_keys_that_do_not(key: str) -> None:
     assert Masker().value({key: "shown"}) == {key: "shown"}
 
 
 def test_counts_are_no_secrets_but_numeric_passwords_are() -> None:
+    assert Masker().value({"token_usage": {"total": 12}}) == {"token_usage": {"total": 12}}
     value = {"token_count": 5, "max_token": 7, "password": 1234, "has_secret": True, "token": None}
     assert Masker().value(value) == {**value, "password": MASK}
 
@@ -106,6 +113,28 @@ def test_a_secret_named_beside_its_value_is_hidden() -> None:
     assert Masker().value([{"name": "X-Api-Key", "value": "abc"}]) == [
         {"name": "X-Api-Key", "value": MASK}
     ]
+
+
+def test_a_secret_after_its_flag_or_header_in_a_list_is_hidden() -> None:
+    value = [
+        ["mysql", "--password", "letmein", "db"],
+        ["Authorization", "Basic YWE6YmI"],
+        ["a", "b"],
+    ]
+    assert Masker().value(value) == [
+        ["mysql", "--password", MASK, "db"],
+        ["Authorization", MASK],
+        ["a", "b"],
+    ]
+
+
+@pytest.mark.parametrize("limit", [64, 200, 2_000])
+def test_a_secret_that_is_cut_by_the_limit_is_not_shown_in_part(limit: int) -> None:
+    """What decides that it is one stands behind the cut."""
+    for before in range(0, 4_000, 97):
+        text = "x" * before + " postgresql://app:s3cr3tpassword@db/x and more" + " y" * 4_000
+        assert "s3cr" not in Masker().text(text, limit)
+        assert "s3cr" not in str(Masker().value({"text": text}, limit))
 
 
 def test_own_patterns_are_hidden_too() -> None:

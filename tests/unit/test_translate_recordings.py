@@ -159,7 +159,8 @@ EVENTS = {
         step_started model#6
         text_delta model#4 m1 "did "
         text_delta model#4 m1 x
-        text_delta model#5 m2 "did y"
+        text_delta model#5 m2 "did "
+        text_delta model#5 m2 y
         text_delta model#6 m3 "did z"
         step_finished model#4 success
         step_finished model#5 success
