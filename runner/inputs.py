@@ -11,10 +11,12 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
+    RemoveMessage,
     SystemMessage,
     ToolMessage,
 )
 from langchain_core.runnables import RunnableConfig
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot
 
@@ -54,12 +56,11 @@ async def graph_input(
     A graph's own `input` hook is called as `input(message, run)`, sync or async, and its errors go
     to the caller. Calls that an earlier run left open are closed first in any case.
     """
-    if spec.input is not None:
-        made = load_object(spec.input)(_message(run), described(run))
-        made = await made if inspect.isawaitable(made) else made
-    else:
-        made = _default(graph, run, values)
-    return _after([*left, *closed_calls(values)], made)
+    closed = [*left, *closed_calls(values)]
+    if spec.input is None:
+        return _in_front(graph, run, values, _after(closed, _default(graph, run)))
+    made = load_object(spec.input)(_message(run), described(run))
+    return _after(closed, await made if inspect.isawaitable(made) else made)
 
 
 async def leave(graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> list[ToolMessage]:
@@ -132,24 +133,37 @@ def _since_human(messages: Sequence[Any]) -> list[BaseMessage]:
     return recent
 
 
-def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput, values: Any) -> dict[str, Any]:
+def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput) -> dict[str, Any]:
     content = run.input["content"]
     if takes_messages(graph):
-        person = HumanMessage(content, id=run.user_message_id)
-        return {"messages": [*_system(run, values), person]}
+        return {"messages": [HumanMessage(content, id=run.user_message_id)]}
     parsed = _parsed(content) if run.input.get("inputFormat") == "json" else None
     return {"input": content} if parsed is None else parsed
 
 
-def _system(run: RunInput, values: Any) -> list[SystemMessage]:
-    """The session's system message (contract §6): one a thread, under an id of its own, so that a
-    later one takes the place of the first. Providers refuse several in one history."""
-    text = run.input.get("systemMessage")
-    if text is None:
-        return []
-    message = SystemMessage(text, id=stable_id("msg", run.conversation_id, "system"))
-    known = {(m.id, m.content) for m in _messages(values)}
-    return [] if (message.id, text) in known else [message]
+def _in_front(graph: Pregel[Any, Any, Any, Any], run: RunInput, values: Any, made: Any) -> Any:
+    """The session's system message (contract §6) stands at the front of the thread, and once, since
+    providers refuse several or one in the middle: a later one takes the place of the first by its
+    id; where there was none, the thread is given anew behind it."""
+    text, history = run.input.get("systemMessage"), _messages(values)
+    if text is None or "messages" not in made:
+        return made
+    system = SystemMessage(text, id=stable_id("msg", run.conversation_id, "system"))
+    there = [m for m in history if m.id == system.id]
+    if there:
+        return made if there[-1].content == text else _with(made, [system])
+    if history and _replaces(graph):
+        return _with(made, [RemoveMessage(REMOVE_ALL_MESSAGES), system, *history])
+    return _with(made, [system])
+
+
+def _with(made: Mapping[str, Any], first: Sequence[BaseMessage]) -> dict[str, Any]:
+    return {**made, "messages": [*first, *made["messages"]]}
+
+
+def _replaces(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    """Whether the state's `messages` follow LangGraph's own reducer."""
+    return getattr(graph.channels.get("messages"), "operator", None) is add_messages
 
 
 def takes_messages(graph: Pregel[Any, Any, Any, Any]) -> bool:

@@ -249,6 +249,24 @@ def test_a_call_whose_gateway_is_killed_gets_its_answer_by_its_key(system: Syste
 
 
 @pytest.mark.timeout(120)
+def test_a_system_message_that_comes_late_stands_at_the_front(system: System) -> None:
+    user, query = f"u-{uuid.uuid4().hex[:6]}", f"q-{uuid.uuid4().hex[:6]}"
+    with system.http(user) as http:
+        for turn, system_message in enumerate((None, "Be brief.", "Be kind.")):
+            query = f"{query}-{turn}"
+            for gate in ("found", "done"):
+                system.open(gate, query)
+            body = {"query": query, "system_message": system_message}
+            asked = http.post("/agent/invoke", json=body).json()
+            reply = {"session_id": asked["session_id"], "response_type": "accept"}
+            done = http.post("/agent/resume", json=reply).json()
+            last = done["result"]["messages"][-1]["content"]
+            kinds = ["human"] + ["ai", "human"] * turn
+            assert f"history {['system'] * (turn > 0) + kinds}." in last
+            assert [m["role"] for m in done["result"]["messages"]] == ["user", "assistant"]
+
+
+@pytest.mark.timeout(120)
 def test_of_many_invokes_of_one_user_through_both_gateways_one_begins(system: System) -> None:
     user, query = f"u-{uuid.uuid4().hex[:6]}", f"q-{uuid.uuid4().hex[:6]}"
     headers = {"Authorization": f"Bearer {system.token(user)}"}

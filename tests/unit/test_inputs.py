@@ -1,9 +1,10 @@
 """What graphs are invoked with (contract §8)."""
 
 import asyncio
+import operator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain.agents import create_agent
@@ -137,20 +138,43 @@ async def test_the_input_hook_makes_the_input_and_open_calls_are_closed_all_the_
     assert given["messages"][0].tool_call_id == "a"
 
 
-async def test_a_system_message_stands_before_the_persons_and_once_in_the_thread() -> None:
+def thread(history: list[Any], given: Any) -> list[tuple[str, str]]:
+    """What the thread holds after this input."""
+    merged = cast("list[Any]", add_messages(history, given["messages"]))
+    return [(m.type, str(m.content)) for m in merged]
+
+
+async def test_a_system_message_stands_at_the_front_of_the_thread_and_once() -> None:
     graph = compiled(MessagesState)
     first = await made(graph, "hello", systemMessage="Be brief.")
-    assert [(m.type, m.content) for m in first["messages"]] == [
-        ("system", "Be brief."),
-        ("human", "hello"),
-    ]
-    system = first["messages"][0]
-    again = await made(graph, "more", {"messages": [system]}, systemMessage="Be brief.")
+    assert thread([], first) == [("system", "Be brief."), ("human", "hello")]
+    history = [first["messages"][0], HumanMessage("hello", id="1")]
+    again = await made(graph, "more", {"messages": history}, systemMessage="Be brief.")
     assert [m.type for m in again["messages"]] == ["human"]
-    changed = await made(graph, "more", {"messages": [system]}, systemMessage="Be kind.")
-    assert changed["messages"][0].id == system.id
-    thread = add_messages([system, HumanMessage("hello", id="1")], changed["messages"])
-    assert [str(m.content) for m in cast("list[Any]", thread)] == ["Be kind.", "hello", "more"]
+    changed = await made(graph, "more", {"messages": history}, systemMessage="Be kind.")
+    assert thread(history, changed) == [
+        ("system", "Be kind."),
+        ("human", "hello"),
+        ("human", "more"),
+    ]
+
+
+async def test_a_first_system_message_in_a_later_turn_goes_to_the_front_as_well() -> None:
+    history = [HumanMessage("hello", id="1"), called("a")]
+    values = {"messages": history}
+    given = await made(compiled(MessagesState), "more", values, systemMessage="Be brief.")
+    kinds = [kind for kind, _ in thread(history, given)]
+    assert kinds == ["system", "human", "ai", "tool", "human"]
+
+
+class Appended(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+
+
+async def test_a_thread_with_a_reducer_of_its_own_is_only_added_to() -> None:
+    values = {"messages": [HumanMessage("hello", id="1")]}
+    given = await made(compiled(Appended), "more", values, systemMessage="Be brief.")
+    assert [m.type for m in given["messages"]] == ["system", "human"]
 
 
 async def test_an_input_hook_is_told_of_the_system_message(tmp_path: Path) -> None:
