@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -30,6 +30,7 @@ BUDGET = settings(
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
+    phases=[Phase.reuse, Phase.generate],  # making a history shorter would take minutes
 )
 
 Result = TypeVar("Result")
