@@ -78,7 +78,7 @@ def is_caught(defence: Defence, environment: dict[str, str]) -> bool:
 
 
 def tested(copy: Path, tests: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
-    """The status of pytest: 1 is that a test failed. One that hangs fails by its own limit, and where
+    """The status of pytest: 1 is that a test failed. One that hangs fails by its own limit; where
     that does not help the whole is HUNG, which proves nothing."""
     options = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout", "60")
     command = [sys.executable, "-m", "pytest", *options, *tests]
