@@ -20,8 +20,11 @@ class _Request(BaseModel):
 
 
 class InvokeRequest(_Request):
+    """`graph` is the one of a new session, by default the installation's first."""
+
     query: Annotated[str, StringConstraints(min_length=1), AfterValidator(storable_text)]
     system_message: Text | None = None
+    graph: Name | None = None
 
 
 class AgentResumeRequest(_Request):

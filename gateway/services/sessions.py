@@ -122,13 +122,16 @@ class Sessions:
     async def _begin(
         self, connection: Connection, principal: Principal, request: InvokeRequest
     ) -> Conversation:
-        return await conversations.begin_session(
+        session = await conversations.begin_session(
             connection,
             id=new_id("conv"),
             user_id=principal.user,
             title=title_of(request.query),
-            graph=known_graph(self._graphs, None),
+            graph=known_graph(self._graphs, request.graph),
         )
+        if request.graph not in (None, session.graph):
+            raise Refused("VALIDATION", "graph: the session has another one; end it first")
+        return session
 
     async def _start(
         self,

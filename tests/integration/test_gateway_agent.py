@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +14,9 @@ from common.bus.log import LogConnection
 from common.db import conversations, interrupts, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
+from common.graphfile import GraphFile
 from tests.support import rows
-from tests.support.edge import Edge, bearer, serving, settings
+from tests.support.edge import Edge, bearer, graph_file, serving, settings
 from tests.support.fake_runner import FakeRun, FakeRunner
 from tests.support.until import until
 
@@ -177,6 +180,23 @@ async def test_a_system_message_goes_to_the_runs_input(
     run = await runner.start()
     assert run.row.input["systemMessage"] == "Be brief."
     assert run.row.on_disconnect == "continue"
+
+
+async def test_a_session_keeps_its_graph(
+    database_url: str, redis_url: str, redis_prefix: str, runner: FakeRunner
+) -> None:
+    one = graph_file().graphs[rows.GRAPH]
+    both = {name: replace(one, name=name) for name in (rows.GRAPH, "other")}
+    graphs = GraphFile(Path("langgraph.json"), both, "other")
+    async with serving(settings(database_url, redis_url, redis_prefix), graphs) as edge:
+        unknown = await edge.client.post("/agent/invoke", json={**HELLO, "graph": "none"})
+        assert code(unknown) == (422, "VALIDATION")
+        await invoked(edge, graph=rows.GRAPH)
+        await (await runner.start()).finish()
+        another = await edge.client.post("/agent/invoke", json={**HELLO, "graph": "other"})
+        assert code(another) == (422, "VALIDATION")
+        await invoked(edge)
+        assert (await runner.start()).row.graph == rows.GRAPH
 
 
 async def test_a_second_invoke_goes_on_in_the_same_session(edge: Edge, runner: FakeRunner) -> None:
