@@ -7,6 +7,9 @@ the writer wait for a claim that is about to commit, and refuses it afterwards. 
 of the fence, so that stragglers after the terminal event are refused as well; hence a runner sets
 the status only when the graph's stream has ended.
 
+Of a step that failed the answers of people are not kept: the thread stays as it was before them
+(runner/answers says why).
+
 Only the two writes are ours; reading and serialising stay LangGraph's. Every write is idempotent
 (`ON CONFLICT`), so it is sent again when the connection broke, as every read is: a graph whose
 checkpoint cannot be stored waits at it, while its runner holds the lease (a runner that loses it
@@ -33,7 +36,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.errors import CheckViolation, DeadlockDetected, SerializationFailure
 from psycopg.rows import DictRow
@@ -52,6 +55,12 @@ from runner.guarding import outside_graph
 from runner.sessions import Sessions
 
 T = TypeVar("T")
+Writes = Sequence[tuple[str, Any]]
+OnFailure = Callable[[str, BaseException, Sequence[Any]], None]
+"""Told of a step that failed: its id, the error, the answers its questions had returned."""
+
+_HANDLED = "__error_source_node__"
+"""Beside an error: the graph has a node that deals with it."""
 
 PATIENCE_S = 60.0
 """Longer than a lease: a runner that holds it through such a time can reach Postgres otherwise."""
@@ -151,11 +160,13 @@ class FencedSaver(SessionSaver):
         *,
         gate: Gate | None = None,
         facts: Facts | None = None,
+        on_failure: OnFailure | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(sessions)
         self._gate = gate or Gate()
         self._facts = facts
+        self._on_failure = on_failure
         self._run_id = run_id
         self._epoch = epoch
         self._patience_s = patience_s
@@ -201,6 +212,7 @@ class FencedSaver(SessionSaver):
     ) -> None:
         conf = config["configurable"]
         where = (conf["thread_id"], conf["checkpoint_ns"], conf["checkpoint_id"])
+        writes = self._without_failed_answers(task_id, writes)
         rows = await self._dump(self._dump_writes, *where, task_id, task_path, writes)
         channels = [channel for channel, _ in writes]
         batches = await self._gate.before_result(conf["checkpoint_ns"], task_id, channels)
@@ -221,6 +233,16 @@ class FencedSaver(SessionSaver):
             with _bounded():
                 await self._fenced(_INSERT_WRITES_WITH_FACTS, batches, {**values, **given})
             self._facts.drop(task_id)
+
+    def _without_failed_answers(self, task_id: str, writes: Writes) -> Writes:
+        """A step that failed shall not keep the answers it failed with (runner/answers)."""
+        error = next((value for channel, value in writes if channel == ERROR), None)
+        if error is None or any(channel == _HANDLED for channel, _ in writes):
+            return writes
+        given = [answers[-1] for channel, answers in writes if channel == RESUME]
+        if self._on_failure is not None and not isinstance(error, asyncio.CancelledError):
+            self._on_failure(task_id, error, given)
+        return [write for write in writes if write[0] != RESUME]
 
     async def _dump(self, dump: Any, *args: Any) -> list[tuple[Any, ...]]:
         """Serialise inline (a thread costs more than it gives), except after a big state."""

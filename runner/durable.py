@@ -4,7 +4,8 @@ Pure: a snapshot (`aget_state(subgraphs=True)`) in, facts out. Only the durable 
 was done: events precede durability, and a killed process takes its memory with it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -40,6 +41,8 @@ class Durable:
     steps_left: bool = False
     """Also steps whose result is saved and not yet in the values: then `next` is empty already."""
     left: bool = False
+    askers: Mapping[str, str] = field(default_factory=dict)
+    """The step that asks, by the question's native id; of nested ones the innermost."""
 
     def discard(self, page: Page) -> list[str]:
         """What `run_resumed.discard` lists: every step that is executed again (contract §3).
@@ -83,4 +86,13 @@ def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
         standing=tuple(breakpoints.standing(snapshot)),
         breakpoints=frozenset(stops.reached(snapshot)),
         steps_left=bool(snapshot.tasks),
+        askers=dict(_askers(snapshot)),
     )
+
+
+def _askers(snapshot: StateSnapshot) -> Iterator[tuple[str, str]]:
+    """Outer steps first: a nested question is pending in each of the steps around it."""
+    for task in snapshot.tasks:
+        yield from ((question.id, task.id) for question in task.interrupts)
+        if isinstance(task.state, StateSnapshot):
+            yield from _askers(task.state)

@@ -119,6 +119,11 @@ class Effects:
         authoring.current.set(self)
         self._entered = True
 
+    @property
+    def begun(self) -> int:
+        """How many have been started, or tried to be, by this execution."""
+        return len(self._started)
+
     async def settle(self) -> None:
         """The graph has been stopped: let effects that are under way end and be noted, for a
         moment; then nothing of them goes on here but threads, which nobody can end. Nothing more is

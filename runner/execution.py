@@ -25,13 +25,13 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from common.db import interrupts
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.page import Page
 from common.runs import CancelReason
 from runner import durable
+from runner.answers import Answers
 from runner.breakpoints import Breakpoints
 from runner.checkpointer import FencedSaver
 from runner.durable import Durable
@@ -92,6 +92,8 @@ class Execution:
         self._facts = Facts(
             *(kit.db, run, self._spec.fact_permissions, kit.masker), stopped=self._stop.done
         )
+        self._answers = Answers(kit, run)
+        self._left_branches = False  # a stream failed and the run goes on
         self._work = Work()
         self._translator: Translator | None = None
         if run.cancel_requested is not None:
@@ -189,7 +191,12 @@ class Execution:
         enter_graph(self._work)
         if not (self._may_execute or kit.registry.is_built(run.graph)):
             return _nothing
-        saver = FencedSaver(kit.sessions, run.id, run.epoch, gate=self._gate, facts=self._facts)
+        saver = FencedSaver(
+            *(kit.sessions, run.id, run.epoch),
+            gate=self._gate,
+            facts=self._facts,
+            on_failure=self._answers.note_failure,
+        )
         try:
             self._graph = await kit.registry.graph(run.graph, saver, self._config)
             return _nothing if run.epoch == 1 else (await self._durable()).discard
@@ -261,7 +268,7 @@ class Execution:
 
     async def _end(self, task: "asyncio.Task[Any]") -> None:
         """Cancelled and waited for, but not for long; what goes on then is left behind, mute."""
-        if _has_ended_well(task):
+        if _has_ended_well(task) and not self._left_branches:
             return
         task.add_done_callback(_see)  # what it raises: the outcome that stopped it counts
         if not task.done():
@@ -325,7 +332,7 @@ class Execution:
         streamed = False
         while True:
             state = await self._durable()
-            answers = await self._answers(state)
+            answers = await self._answers.to_send(state) if self._storing.asked else {}
             stops = streamed or not state.breakpoints.issubset(self._passed)
             if (outcome := _outcome(state, answers, stops=stops)) is not None:
                 return outcome
@@ -335,27 +342,26 @@ class Execution:
                 self._announce(state, answers)
             else:
                 self._context = await self._make_context()
-            await self._stream(await self._input(state, answers), state)
+            await self._stream_or_ask_again(await self._input(state, answers), state)
             streamed = True
+
+    async def _stream_or_ask_again(self, given: Any, state: Durable) -> None:
+        """An answer that the graph cannot use does not fail the run at once (`runner/answers`)."""
+        begun = self._effects.begun
+        try:
+            await self._stream(given, state)
+        except Exception:  # whatever a graph raises
+            if self._effects.begun > begun or not self._answers.have_failed:
+                raise
+            if not await self._answers.take_back(await self._durable()):
+                raise
+            self._left_branches = True
+            log.info("asked_again", exc_info=True)
 
     async def _make_context(self) -> Any:
         """Built anew at every take-up, never stored (contract §8)."""
         run = self.claimed
         return await self._kit.registry.context(run.graph, described(run), run.principal)
-
-    async def _answers(self, state: Durable) -> dict[str, Any]:
-        """Stored answers to what is pending. What no longer is pending was taken: only the durable
-        state says so, since an answer that was sent dies with its runner."""
-        run = self.claimed
-        if not self._storing.asked:
-            return {}
-        async with self._kit.db.connect() as conn:
-            rows = await interrupts.untaken(conn, run.id)
-            taken = [row.id for row in rows if row.native_id not in state.pending]
-            if taken and not await interrupts.mark_taken(conn, run.id, run.epoch, taken):
-                raise LeaseLost(run.id, run.epoch)
-        pending = [row for row in rows if row.native_id in state.pending]
-        return {row.native_id: row.answer_value for row in pending}
 
     def _announce(self, state: Durable, answers: dict[str, Any]) -> None:
         """A further stream in this take-up: unfinished steps are shown again from their start."""

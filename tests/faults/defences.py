@@ -23,6 +23,8 @@ RESUME_TESTS = "tests/integration/test_gateway_resume.py"
 MACHINE_TESTS = "tests/integration/test_db_machine.py"
 SAVER_TESTS = "tests/integration/test_checkpointer.py"
 REAPER_TESTS = "tests/integration/test_reaper.py"
+EXPIRY_TESTS = "tests/integration/test_expiry.py"
+POISON_TESTS = "tests/integration/test_poisoned_answers.py"
 LEASE_TESTS = "tests/faults/test_lease_faults.py"
 
 
@@ -419,12 +421,38 @@ DEFENCES: tuple[Defence, ...] = (
         "a decision is sent until the durable state shows it taken",
         [
             Edit(
-                "runner/execution.py",
+                "runner/answers.py",
                 "if row.native_id not in state.pending]",
                 "if row.native_id]",
             )
         ],
         [RUNNER_TESTS],
+    ),
+    Defence(
+        "unusable_answers_are_dropped",
+        "I6",
+        "a step that failed does not keep the answers it failed with",
+        [
+            Edit(
+                "runner/checkpointer.py",
+                "        return [write for write in writes if write[0] != RESUME]",
+                "        return writes",
+            )
+        ],
+        [POISON_TESTS, "-k", "asked_again"],
+    ),
+    Defence(
+        "expiry_by_one",
+        "I4",
+        "an expiry holds the run's row before it looks what is overdue",
+        [
+            Edit(
+                "common/expiry.py",
+                "    run = await runs.try_lock(connection, run_id)",
+                "    run = await runs.find(connection, run_id)",
+            )
+        ],
+        [EXPIRY_TESTS, "-k", "at_once or instant or locked"],
     ),
     Defence(
         "untaken_blocks_the_pause",

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.whole import Json, Talk, Whole, whole
 
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.fixture
 async def system(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[Whole]:

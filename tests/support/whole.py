@@ -70,7 +70,7 @@ class Talk:
         async def is_settled() -> bool:
             return (await self.run())["status"] in _SETTLED
 
-        await until(is_settled, within_s=30)
+        await until(is_settled, within_s=60)
         return await self.run()
 
     async def asked(self) -> list[Json]:

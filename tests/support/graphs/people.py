@@ -11,7 +11,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send, interrupt
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from runner.authoring import confirm_action, guarded_sync, provide_input, select_option
 from tests.support.graphs.agents import Script, send_mail
@@ -190,7 +190,35 @@ def _pays_and_breaks(state: State) -> State:
     raise ConnectionError("the host does not answer")
 
 
+def _fails_at_first(state: State) -> State:
+    """Not when it asks, but when it is executed again."""
+    if _asked_before.get(state["input"]):
+        raise ConnectionError("the host does not answer")
+    _asked_before[state["input"]] = True
+    return {"said": [interrupt("A number?")]}
+
+
+_asked_before: dict[str, bool] = {}
+
+
+class Even(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def is_even(cls, n: int) -> int:
+        if n % 2:
+            raise ValueError("odd")
+        return n
+
+
+def _even(state: State) -> State:
+    return {"said": [interrupt("An even number?", response_schema=Even).n]}
+
+
 number = _graph(ask=_number)
+fails_at_first = _graph(ask=_fails_at_first)
+even = _graph(ask=_even)
 second_number = _graph(ask=_second_number)
 nested_number = _graph(outer=_graph(inner=_graph(ask=_number)))
 numbers = _side_by_side(one=_number, two=_number)
