@@ -12,6 +12,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from common.errors import Misconfigured
 
+DEMO_PERMISSIONS = ("ops.view", "ops.restart")
+"""What a demo token gives, and `chat` on the machine of a running `up`."""
+
 Seconds = Annotated[float, Field(gt=0)]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from common.errors import Misconfigured, Refused
+from common.settings import DEMO_PERMISSIONS
 from deploy.card import Ask, decide, describe
 from deploy.client.transcript import Transcript
 from deploy.paper import Paper, brief
@@ -40,8 +41,9 @@ def chat(
     """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
 
     What is None is looked up: the address in STEADYRUN_URL or the topology of a running `up`, the
-    token in STEADYRUN_TOKEN or signed with the secret of that `up`. Without `text` the
-    conversation's active run is joined. Raises SteadyrunError with a line for the person.
+    token in STEADYRUN_TOKEN or signed with the secret of that `up`, with the demo's permissions.
+    Without `text` the conversation's active run is joined. Raises SteadyrunError with a line for
+    the person.
     """
     paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
     wire = connect(url or _find_url(state), token or _find_token(state, user))
@@ -217,4 +219,4 @@ def _find_url(state: Path) -> str:
 def _find_token(state: Path, user: str) -> str:
     if token := os.environ.get("STEADYRUN_TOKEN"):
         return token
-    return sign(signing_secret(state), user, [], ttl_s=_TOKEN_TTL_S)
+    return sign(signing_secret(state), user, DEMO_PERMISSIONS, ttl_s=_TOKEN_TTL_S)

@@ -27,7 +27,7 @@ from common.errors import Misconfigured, Unavailable
 from common.graphfile import GraphFile
 from common.masking import Masker
 from common.ownership import OwnerActs
-from common.settings import GatewaySettings
+from common.settings import DEMO_PERMISSIONS, GatewaySettings
 from gateway import openapi, problems
 from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Tickets
 from gateway.front import Front
@@ -51,8 +51,6 @@ from gateway.services.watching import Watching
 from gateway.sse import Drain, Pace, Slots
 
 logger = structlog.get_logger(__name__)
-
-_DEMO_PERMISSIONS = ["ops.view", "ops.restart"]
 
 
 class Gateway:
@@ -180,13 +178,13 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     masker = Masker(settings.masking_patterns)
     hooks = Hooks(gateway.graphs, settings.guard_timeout_s, masker)
     places = max(1, settings.gateway_pool_size // 2)
-    resume = Resume(db, owner, signals, hooks, masker, concurrency=places)
+    resume = Resume(db, owner, signals, hooks, masker, gateway.graphs, concurrency=places)
     pace = Pace(settings.heartbeat_interval_s, settings.send_timeout_s)
     streams = Streams(
         gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics, gateway.watching
     )
     events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics)
-    demo = health.Demo(secret if settings.demo else None, _DEMO_PERMISSIONS)
+    demo = health.Demo(secret if settings.demo else None, list(DEMO_PERMISSIONS))
     app.router.routes.append(events.route())
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))

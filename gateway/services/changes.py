@@ -21,24 +21,25 @@ Resources = Mapping[str, Any]
 
 
 def refuse_changed(
-    owner: bool,
     rows: Sequence[Interrupt],
     conversation: Conversation,
     current: Resources,
-    masker: Masker,
     confirmed: str | None,
+    masker: Masker,
+    visible: Mapping[str, Any] | None,
 ) -> None:
-    """409 with the current values, masked, and the `confirmVersion` that accepts these."""
+    """409 with the current values, masked, and the `confirmVersion` that accepts these. `visible`:
+    the facts that the caller may see; None: the conversation is not theirs."""
     changed = [
         change for row in rows if row.id in current for change in _changes(row, current, masker)
     ]
-    facts = any(row.facts_version != conversation.facts_version for row in rows)
+    learned = any(row.facts_version != conversation.facts_version for row in rows)
     version = _version(rows, conversation, current)
-    if not (changed or facts) or confirmed == version:
+    if not (changed or learned) or confirmed == version:
         return
     extra: dict[str, Any] = {"confirmVersion": version, "factsVersion": conversation.facts_version}
-    if owner:
-        extra["facts"] = masker.value(conversation.facts)
+    if visible is not None:
+        extra["facts"] = masker.value(visible)
     if current:
         shown = {key: masker.value(resource) for key, resource in current.items()}
         extra |= {"resources": shown, "resource": next(iter(shown.values()))}

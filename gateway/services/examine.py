@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common import hitl
+from common import facts, hitl
 from common.db import conversations, interrupts, runs
 from common.db.engine import Connection, Database
 from common.db.interrupts import Interrupt
 from common.errors import Refused
+from common.graphfile import GraphFile
 from common.ids import is_id
 from common.masking import Masker
 from gateway.auth import Principal
@@ -38,8 +39,8 @@ Request = DecisionRequest | ValuesRequest | ReplyRequest
 
 
 class Examine:
-    def __init__(self, db: Database, hooks: Hooks, masker: Masker) -> None:
-        self._db, self._hooks, self._masker = db, hooks, masker
+    def __init__(self, db: Database, hooks: Hooks, masker: Masker, graphs: GraphFile) -> None:
+        self._db, self._hooks, self._masker, self._graphs = db, hooks, masker, graphs
 
     async def case(self, principal: Principal, run_id: str, ids: Sequence[str]) -> Case:
         """The run and the named interrupts, as they are now; 1: they are its, and are pending.
@@ -114,10 +115,24 @@ class Examine:
         graph, hooks = case.run.graph, self._hooks
         found = await asyncio.gather(*(hooks.reload(graph, row.resource) for row in named))
         current = {row.id: resource for row, resource in zip(named, found, strict=True)}
-        refuse_changed(case.owner, case.rows, case.conversation, current, self._masker, confirmed)
+        refuse_changed(
+            case.rows,
+            case.conversation,
+            current,
+            confirmed,
+            self._masker,
+            self._facts(case),
+        )
         for resource in current.values():
             await hooks.revalidate(graph, resource, case.principal)
         return current
+
+    def _facts(self, case: Case) -> dict[str, Any] | None:
+        spec = self._graphs.graphs.get(case.conversation.graph)
+        if not case.owner or spec is None:
+            return None
+        held = case.principal.permissions
+        return facts.visible(case.conversation.facts, spec.fact_permissions, held)
 
 
 async def _read(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from common.bus.signals import Signals
 from common.db.engine import Connection, Database
 from common.errors import Refused
+from common.graphfile import GraphFile
 from common.masking import Masker
 from common.ownership import OwnerActs
 from gateway.auth import Principal
@@ -64,11 +65,12 @@ class Resume:
         signals: Signals,
         hooks: Hooks,
         masker: Masker,
+        graphs: GraphFile,
         *,
         concurrency: int,
     ) -> None:
         self._db = db
-        self._examine = Examine(db, hooks, masker)
+        self._examine = Examine(db, hooks, masker, graphs)
         self._decide = Decide(owner, signals)
         self._places = asyncio.Semaphore(concurrency)  # waiting for a key holds a connection
 

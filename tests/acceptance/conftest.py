@@ -18,7 +18,7 @@ def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="steadyrun-") as name:
         Path(name).chmod(0o755)
         (effects := Path(name) / "effects").mkdir()
-        environment = {EFFECTS_VARIABLE: str(effects)}
+        environment = {EFFECTS_VARIABLE: str(effects), "STEADYRUN_OPSPILOT_DELAY_MS": "1"}
         cluster = Cluster(Path(name) / "state", environment=environment)
         with cluster.running("--graphs", str(GRAPHS)) as running:
             yield running

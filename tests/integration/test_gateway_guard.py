@@ -44,7 +44,8 @@ async def held(hooks: Any, act: str = "revalidate") -> AsyncIterator[None]:
 
 async def set_facts(edge: Edge, asked: Asked, version: int, **facts: Any) -> None:
     where = f"/api/conversations/{asked.run.row.conversation_id}/facts"
-    done = await edge.client.patch(where, json={"set": facts, "version": version})
+    body = {"set": facts, "version": version}
+    done = await edge.client.patch(where, json=body, headers=bearer(rows.USER, "hr.view"))
     assert done.status_code == 200, done.text
 
 
@@ -150,6 +151,20 @@ async def test_an_approver_is_not_told_the_owners_facts(
     assert refused.json()["factsVersion"] == 2
     confirmed = await asked.decide(headers=boss, confirmVersion=refused.json()["confirmVersion"])
     assert confirmed.status_code == 202
+
+
+async def test_a_refusal_shows_the_owner_only_facts_that_they_may_see(
+    edge: Edge, runner: FakeRunner
+) -> None:
+    asked = await ask(edge, runner)
+    await set_facts(edge, asked, 1, city="Bremen", salary=1)
+    refused = await asked.decide()
+    assert (code(refused), refused.json()["facts"]) == (
+        (409, "VERSION_CONFLICT"),
+        {"city": "Bremen"},
+    )
+    held = await asked.decide(headers=bearer(rows.USER, "hr.view"))
+    assert held.json()["facts"] == {"city": "Bremen", "salary": 1}
 
 
 @pytest.mark.parametrize("how", ["authorize", "revalidate", "stubborn"])

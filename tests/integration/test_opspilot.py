@@ -83,7 +83,7 @@ async def test_nothing_is_restarted_before_a_person_has_confirmed(
     assert (question.type, action["args"]) == ("confirm_action", {"instance": SICK, "version": 1})
     assert question.resource == {"type": "instance", "id": SICK, "version": 1}
     assert question.on_reject == "cancel"
-    assert question.required_permission is None
+    assert question.required_permission == "ops.restart"
 
 
 @pytest.mark.parametrize(

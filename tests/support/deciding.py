@@ -74,7 +74,11 @@ PUMP = {"type": "pump", "id": "p7", "version": 1}
 def graphs(tmp_path: Path) -> GraphFile:
     file = tmp_path / "hooks.py"
     file.write_text(HOOKS)
-    return graph_file(guard=Reference(file, "Guard"), resume_validator=Reference(file, "validate"))
+    return graph_file(
+        guard=Reference(file, "Guard"),
+        resume_validator=Reference(file, "validate"),
+        fact_permissions={"salary": "hr.view"},
+    )
 
 
 def author_of(edge: Edge) -> Any:

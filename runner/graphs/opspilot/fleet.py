@@ -14,7 +14,7 @@ mention, with an instance of its own that is out of order, so that demos can run
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -166,6 +166,12 @@ class Fleet:
                 await _set_up(conn)
                 self._ready = True
             yield conn
+
+
+def fleet_of(environ: Mapping[str, str]) -> Fleet:
+    """The fleet that the environment names, for the agent and for its guard."""
+    relapse_s = float(environ.get("STEADYRUN_OPSPILOT_RELAPSE_S", "10"))
+    return Fleet(environ.get("DATABASE_URL", ""), relapse_s=relapse_s)
 
 
 async def _set_up(conn: Connection) -> None:

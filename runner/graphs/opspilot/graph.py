@@ -1,6 +1,6 @@
 """The agent itself: LangChain's `create_agent`, unchanged, as anybody would write it.
 
-The environment is read here and nowhere else:
+The environment is read here and for the guard, nowhere else:
 * `DATABASE_URL`: where the fleet lives;
 * `STEADYRUN_OPSPILOT_MODEL`: a real model as `init_chat_model` names it (`openai:gpt-…`); without
   it the scripted model speaks, which needs no key;
@@ -18,7 +18,7 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph.state import CompiledStateGraph
 
-from runner.graphs.opspilot.fleet import Fleet
+from runner.graphs.opspilot.fleet import Fleet, fleet_of
 from runner.graphs.opspilot.model import ScriptedModel
 from runner.graphs.opspilot.tools import OpsTools
 
@@ -37,11 +37,6 @@ with according to the tools' results; if that is not clear, ask. State only what
 def build(fleet: Fleet, model: BaseChatModel) -> Agent:
     """The agent over this fleet; without a checkpointer, which is the runner's."""
     return create_agent(model, OpsTools(fleet).all(), system_prompt=PROMPT, name="opspilot")
-
-
-def fleet_of(environ: Mapping[str, str]) -> Fleet:
-    relapse_s = float(environ.get("STEADYRUN_OPSPILOT_RELAPSE_S", "10"))
-    return Fleet(environ.get("DATABASE_URL", ""), relapse_s=relapse_s)
 
 
 def model_of(environ: Mapping[str, str]) -> BaseChatModel:

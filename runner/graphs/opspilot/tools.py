@@ -5,6 +5,7 @@ LangGraph executes the tool from its beginning again when the answer comes, and 
 process dies before the tool's result is saved. So what stands before the question only reads, the
 version comes with the call (the one that the person has seen), and the restart is guarded: it is
 performed once, and when a process dies in the middle of it, the fleet is asked whether it happened.
+The question names the instance at that version, so that guard.py can tell when it has changed.
 """
 
 import json
@@ -24,6 +25,7 @@ from runner.authoring import (
     guarded,
 )
 from runner.graphs.opspilot.fleet import ErrorEntry, Fleet, Instance, Restart
+from runner.graphs.opspilot.permissions import RESTART
 from runner.graphs.opspilot.phrases import risk_of_restart
 
 Runtime = ToolRuntime[Any, Any]
@@ -93,8 +95,10 @@ class OpsTools:
         return _json(service=service, broken=_shown(broken) if broken else None)
 
     async def _restart(self, approval: Approval, runtime: Runtime) -> str:
-        """The fleet's key is the same on every execution of this one call, and of no other."""
-        instance, version = approval.args["instance"], approval.args["version"]
+        """The fleet's key is the same on every execution of this one call, and of no other. The
+        version is the one that the person accepted, perhaps newer than the one asked about."""
+        instance = approval.args["instance"]
+        version = (approval.resource or approval.args)["version"]
         visitor = _visitor(runtime)
 
         async def restart() -> Any:
@@ -124,6 +128,7 @@ def _ask(target: Instance, version: int, reason: str, call_id: str) -> Approval:
         description=reason,
         risk=risk_of_restart(target.id, target.service, reason),
         resource={"type": "instance", "id": target.id, "version": version},
+        required_permission=RESTART,
         call_id=call_id,
     )
 

@@ -1,0 +1,3 @@
+"""What a person must be permitted to, by name."""
+
+RESTART = "ops.restart"
