@@ -22,7 +22,7 @@ _SECRET_PAIRS = frozenset((kind, "key") for kind in _KINDS_OF_KEY) | {("webhook"
 _SECRET_ENDS = ("password", "passwd", "secret", "apikey", "accesskey", "privatekey", "token")
 _ABOUT = frozenset(
     {"usage", "count", "counts", "limit", "limits", "budget", "details", "length", "policy"}
-    | {"type", "ttl", "expiry", "expires", "name"}
+    | {"type", "ttl", "expiry", "expires", "name", "file", "path", "endpoint"}
 )
 """A name that ends so speaks about a secret: `token_usage`, `secret_name`, `passwordLength`."""
 CHINESE = ("密码", "口令", "密钥", "秘钥", "令牌", "私钥", "凭证", "密碼", "密鑰")
