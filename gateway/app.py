@@ -20,6 +20,7 @@ from common.bus.client import Bus
 from common.bus.fanout import Subscriptions
 from common.bus.log import LogConnection, LogReader
 from common.bus.presence import Presence
+from common.bus.roster import Roster
 from common.bus.signals import Signals
 from common.db import revision
 from common.db.engine import Database
@@ -33,7 +34,15 @@ from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Ticke
 from gateway.front import Front
 from gateway.metrics import Metrics
 from gateway.middleware import BodyLimit, Requests
-from gateway.routes import agent, conversations, health, interrupts, runs
+from gateway.routes import (
+    agent,
+    console,
+    conversations,
+    health,
+    interrupts,
+    operations,
+    runs,
+)
 from gateway.routes.callers import caller
 from gateway.routes.events import Events
 from gateway.services.conversations import Conversations
@@ -42,7 +51,9 @@ from gateway.services.follow import Channels, Hub
 from gateway.services.history import History
 from gateway.services.hooks import Hooks
 from gateway.services.idempotency import Forgetting
+from gateway.services.operations import Operations
 from gateway.services.resume import Resume
+from gateway.services.roll import INTERVAL_S, Roll
 from gateway.services.runs import Runs
 from gateway.services.sessions import Sessions
 from gateway.services.streams import Streams
@@ -70,6 +81,8 @@ class Gateway:
         self.hub = self._hub()
         self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
         self.watching = self._watching()
+        self.roster = Roster(self.bus, ttl_s=5 * INTERVAL_S)
+        self.roll = Roll(self.roster, self.hub, self.metrics)
         self._following: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
@@ -103,6 +116,7 @@ class Gateway:
             group.create_task(self.hub.run())
             group.create_task(forgetting.run())
             group.create_task(self.watching.run())
+            group.create_task(self.roll.run())
 
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
@@ -185,7 +199,7 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     )
     events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics)
     demo = health.Demo(secret if settings.demo else None, list(DEMO_PERMISSIONS))
-    app.router.routes.append(events.route())
+    app.router.routes += [events.route(), *console.routes()]
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
     app.include_router(interrupts.router(db, asks))
@@ -193,6 +207,8 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     waits = Waits(db, gateway.hub, gateway.slots, gateway.drain, settings.sync_wait_s)
     app.include_router(agent.router(sessions, waits, asks))
     fleet = FleetLook(db, gateway.bus.ping, gateway.metrics)
+    looks = Operations(db, gateway.roster, gateway.roll)
+    app.include_router(operations.router(looks, asks))
     app.include_router(health.router(gateway.checks(), gateway.metrics, fleet, demo))
     return events
 

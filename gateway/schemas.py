@@ -6,7 +6,7 @@ that a client chose freely is bounded in depth, so that nothing behind the edge 
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
@@ -28,6 +28,7 @@ from common import facts
 from common.db.conversations import Conversation
 from common.db.interrupts import Interrupt
 from common.db.messages import Message
+from common.db.runners import Runner
 from common.db.runs import Run
 from common.events import utc_text
 from common.runs import InterruptStatus, InterruptType, OnConflict, OnDisconnect, Status
@@ -337,6 +338,70 @@ class TokenOut(_Wire):
     token: str
     user: str
     expires_at: Moment
+
+
+class RunnerOut(_Wire):
+    id: str
+    host: str
+    pid: int
+    state: Literal["alive", "draining", "dead"]
+    capacity: int
+    runs: int
+    age_s: float
+    lease_s: float
+
+    @classmethod
+    def of(cls, row: Runner) -> Self:
+        now = datetime.now(UTC)
+        state = "dead" if row.dead_at else "draining" if row.draining else "alive"
+        return cls(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            state=state,
+            capacity=row.capacity,
+            runs=row.runs,
+            age_s=max(0.0, (now - row.started_at).total_seconds()),
+            lease_s=max(0.0, (row.lease_until - now).total_seconds()),
+        )
+
+
+class GatewayOut(_Wire):
+    """`runs` are those that it follows, `lagS` is a message's way through Redis and back."""
+
+    id: str
+    host: str
+    pid: int
+    age_s: float
+    streams: int
+    runs: int
+    events_sent: int
+    healthy: bool
+    lag_s: float | None
+
+
+class TakeoverOut(_Wire):
+    """A run that was taken off a `runner`, and its status now."""
+
+    run_id: str
+    runner: str
+    epoch: int
+    at: Moment
+    status: Status
+
+
+class OperationsOut(_Wire):
+    """Ended runs count for `endedWithinS` only, and up to `endedMax` of them all."""
+
+    at: str
+    degraded: bool
+    runs: dict[Status, int]
+    ended_within_s: int
+    ended_max: int
+    queue_age_s: float
+    runners: list[RunnerOut]
+    gateways: list[GatewayOut]
+    takeovers: list[TakeoverOut]
 
 
 class Problem(_Wire):

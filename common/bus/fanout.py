@@ -61,6 +61,8 @@ class Subscriptions:
     ) -> None:
         self.last_error: str | None = None
         self.reconnects = 0
+        self.trip_s: float | None = None
+        """What the last probe took, all the way through Redis; None on a connection without any."""
         self._url, self._bus, self._timeout_s = url, bus, timeout_s
         self._on_message, self._on_confirmed = on_message, on_confirmed
         self._interval_s, self._backoff_s = probe_interval_s, backoff_s
@@ -69,6 +71,7 @@ class Subscriptions:
         self._probing = asyncio.Event()  # the probe's channel is confirmed on this connection
         self._seen_at: float | None = None  # when a probe came back last on this connection
         self._missed = 0
+        self._asked_at = 0.0  # when the last probe was published
         self._wanted: dict[bytes, _Wanted] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._log = logging.getLogger(__name__)
@@ -138,6 +141,7 @@ class Subscriptions:
             await _until_one_fails(self._read(reader), self._ask_and_watch())
         finally:
             self._writer, self._seen_at, self._missed = None, None, 0
+            self.trip_s = None
             self._probing.clear()
             await connection.disconnect(nowait=True)
             await asyncio.sleep(0)  # the transport says goodbye in the next turn of the loop
@@ -164,6 +168,7 @@ class Subscriptions:
 
     async def _publish_probe(self) -> None:
         """Counted as missed until it is seen. One that could not be published proves nothing."""
+        self._asked_at = asyncio.get_running_loop().time()
         try:
             await self._bus.publish(self._probe, b"")
         except Unavailable:
@@ -197,6 +202,7 @@ class Subscriptions:
         if kind == b"message":
             self._missed = 0
             self._seen_at = asyncio.get_running_loop().time()
+            self.trip_s = self._seen_at - self._asked_at
         else:
             self._probing.set()
 

@@ -36,6 +36,11 @@ def runner_channel(prefix: str, runner_id: str) -> str:
     return f"{prefix}runner:{runner_id}"
 
 
+def roster_key(prefix: str) -> str:
+    """The hash of gateways that are there: each says what it is at, under its id."""
+    return f"{prefix}gateways"
+
+
 def probe_channel(prefix: str, process_id: str) -> str:
     """What one process says to itself to learn that its subscriptions are alive."""
     return f"{prefix}probe:{process_id}"

@@ -1,6 +1,6 @@
-"""What Postgres says of all runs at once, for metrics: cheap, by partial indexes only.
+"""What Postgres says of all runs at once, for metrics and console: cheap, by partial indexes only.
 
-Ended runs are not counted: they stay for ever, and a count would read them all.
+Ended runs are counted for a while only: they stay for ever, and a count would read them all.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,12 @@ async def look(connection: Connection) -> Fleet:
     return Fleet(*row)
 
 
+async def count_ended(connection: Connection, within_s: float, most: int) -> dict[str, int]:
+    """Runs that ended lately, by status; no more than `most` are looked at."""
+    rows = await _ENDED.rows(connection, within=within_s, most=most)
+    return {status: int(number) for status, number in rows}
+
+
 _LOOK = Statement(f"""
 WITH active AS (
     SELECT count(*) FILTER (WHERE status = 'queued') AS queued,
@@ -54,4 +60,12 @@ SELECT active.queued, active.running, active.interrupted, active.overdue,
        coalesce(greatest(0, extract(epoch FROM clock_timestamp() - asked.oldest)), 0)::float8,
        living.runners, living.draining, living.places
   FROM active, asked, living
+""")
+
+_ENDED = Statement("""
+SELECT status, count(*) FROM (
+    SELECT status FROM runs
+     WHERE finished_at > clock_timestamp() - make_interval(secs => :within::double precision)
+     LIMIT :most::int) ended
+ GROUP BY status
 """)

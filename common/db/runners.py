@@ -39,6 +39,17 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True)
+class Takeover:
+    """A run that was taken off a runner, which held it under `epoch`; and how the run is now."""
+
+    run_id: str
+    runner: str
+    epoch: int
+    at: datetime
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reaped:
     """Runners found dead by this look, and the runs that were handed back to the queue."""
 
@@ -122,13 +133,19 @@ async def list_all(connection: Connection, dead_for_s: float = 60.0) -> list[Run
     return [Runner(*row) for row in rows]
 
 
+async def list_takeovers(connection: Connection, most: int = 20) -> list[Takeover]:
+    """For the console: runs that were taken off their runner, the newest first."""
+    return [Takeover(*row) for row in await _TAKEOVERS.rows(connection, most=most)]
+
+
 async def count_alive(connection: Connection) -> int:
     """How many share the reaping: each looks less often the more there are."""
     return int(await _COUNT_ALIVE.value(connection))
 
 
 async def purge(connection: Connection, retention_s: float = 86_400.0) -> int:
-    """Forgets runners that died long ago and hold nothing."""
+    """Forgets runners that died long ago and hold nothing, and what was taken off runners then."""
+    await _PURGE_TAKEOVERS.rows(connection, retention=retention_s)
     return len(await _PURGE.rows(connection, retention=retention_s))
 
 
@@ -177,7 +194,7 @@ held_runs AS (
                r.updated_at < clock_timestamp() - make_interval(secs => :cancel_within)) AS late
       FROM runs r LEFT JOIN runners l ON l.id = r.runner_id WHERE r.runner_id IS NOT NULL),
 to_hand_back AS MATERIALIZED (
-    SELECT r.id, h.orphaned, least(clock_timestamp(), h.lease_until) AS until
+    SELECT r.id, r.runner_id, h.orphaned, least(clock_timestamp(), h.lease_until) AS until
       FROM runs r JOIN held_runs h ON h.id = r.id AND h.runner_id = r.runner_id
      WHERE h.orphaned OR h.late
      ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED),
@@ -191,7 +208,9 @@ handed_back AS (
            resume_reason = 'failover', queued_at = clock_timestamp(),
            updated_at = clock_timestamp()
       FROM to_hand_back t WHERE runs.id = t.id AND runs.status = 'running'
-    RETURNING runs.id)
+    RETURNING runs.id, t.runner_id, runs.epoch),
+noted AS (
+    INSERT INTO takeovers (run_id, runner_id, epoch) SELECT id, runner_id, epoch FROM handed_back)
 SELECT 'runner', id FROM dead UNION ALL SELECT 'run', id FROM handed_back
 """)
 
@@ -209,6 +228,13 @@ SELECT {_COLUMNS}, (SELECT count(*) FROM runs WHERE runs.runner_id = r.id)::int 
  ORDER BY r.started_at, r.id
 """)
 
+_TAKEOVERS = Statement("""
+SELECT t.run_id, coalesce(l.host || ':' || l.pid, t.runner_id), t.epoch, t.at, r.status
+  FROM (SELECT * FROM takeovers ORDER BY id DESC LIMIT :most::int) t
+  JOIN runs r ON r.id = t.run_id LEFT JOIN runners l ON l.id = t.runner_id
+ ORDER BY t.id DESC
+""")
+
 _COUNT_ALIVE = Statement("SELECT count(*) FROM runners WHERE dead_at IS NULL")
 
 _PURGE = Statement("""
@@ -216,4 +242,9 @@ DELETE FROM runners r
  WHERE r.dead_at < clock_timestamp() - make_interval(secs => :retention::double precision)
    AND NOT EXISTS (SELECT FROM runs WHERE runs.runner_id = r.id)
 RETURNING 1
+""")
+
+_PURGE_TAKEOVERS = Statement("""
+DELETE FROM takeovers
+ WHERE at < clock_timestamp() - make_interval(secs => :retention::double precision)
 """)

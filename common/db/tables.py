@@ -302,6 +302,17 @@ runners = Table(
 )
 Index("runners_alive", "lease_until", postgresql_where=text("dead_at IS NULL"), _table=runners)
 
+# no foreign key: it is kept for a day only, and nothing is decided by it
+takeovers = Table(
+    "takeovers",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _id("run_id"),
+    _id("runner_id"),
+    Column("epoch", Integer, nullable=False),
+    _moment("at"),
+)
+
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,

@@ -45,6 +45,8 @@ class Channels(Protocol):
     def healthy(self) -> bool: ...
     @property
     def reconnects(self) -> int: ...
+    @property
+    def trip_s(self) -> float | None: ...
     def subscribe(self, channel: str) -> "asyncio.Future[None]": ...
     def unsubscribe(self, channel: str) -> None: ...
     async def run(self) -> None: ...
@@ -81,6 +83,11 @@ class Hub:
     @property
     def healthy(self) -> bool:
         return self._channels.healthy
+
+    @property
+    def trip_s(self) -> float | None:
+        """How long a message takes from here through Redis and back, as last seen."""
+        return self._channels.trip_s
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -42,6 +42,7 @@ CALLS = {
     "GET /agent/session/{user_id}",
     "GET /agent/tasks/{task_id}",
     "DELETE /agent/session/{user_id}",
+    "GET /api/operations",
     "POST /api/demo-token",
     "GET /healthz",
     "GET /readyz",

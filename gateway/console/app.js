@@ -1,0 +1,131 @@
+// The composition root of the console: who is signed in, which page is shown, language and theme.
+
+import { Conversation } from "./conversation.js";
+import { fill, h, icon } from "./dom.js";
+import { Inbox } from "./inbox.js";
+import { Operations } from "./operations.js";
+import { Session } from "./session.js";
+import { brand, Sidebar } from "./sidebar.js";
+import { switchLanguage, t, tag } from "./words.js";
+
+const THEME = "steadyrun.theme";
+const LOOK_MS = 8000;
+
+class App {
+  #view = null;
+  #soon = null;
+
+  constructor() {
+    this.session = new Session(() => this.#signIn());
+    addEventListener("hashchange", () => this.#route());
+    setInterval(() => document.hidden || this.#look(), LOOK_MS);
+    document.addEventListener("visibilitychange", () => document.hidden || this.#look());
+  }
+
+  async begin() {
+    this.#theme(localStorage.getItem(THEME));
+    document.documentElement.lang = tag();
+    if (await this.session.begin()) this.#build();
+    else this.#signIn();
+  }
+
+  /** Something has changed that lists show: look soon, once. */
+  changed() {
+    clearTimeout(this.#soon);
+    this.#soon = setTimeout(() => this.#look(), 150);
+  }
+
+  /** A new conversation got its id: the address follows without a new page. */
+  moved(id) {
+    history.replaceState(null, "", `#/c/${id}`);
+    this.sidebar.mark(location.hash);
+  }
+
+  deleted(id) {
+    if (location.hash === `#/c/${id}`) location.hash = "#/";
+  }
+
+  isOwn(conversationId) {
+    return this.sidebar.items.some((one) => one.id === conversationId);
+  }
+
+  switchLanguage() {
+    switchLanguage();
+    document.documentElement.lang = tag();
+    this.#build();
+  }
+
+  switchTheme() {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    localStorage.setItem(THEME, dark ? "light" : "dark");
+    this.#theme(dark ? "light" : "dark");
+  }
+
+  signOut() {
+    this.session.signOut();
+    this.#signIn();
+  }
+
+  #theme(name) {
+    if (name) document.documentElement.dataset.theme = name;
+  }
+
+  #build() {
+    this.#view?.close();
+    this.#view = null;
+    this.sidebar = new Sidebar(this);
+    this.main = h("main", { id: "main", tabindex: "-1" });
+    const toggle = h("button", { class: "plain", type: "button", "aria-label": t("menu"), "aria-expanded": "false", "aria-controls": "sidebar", onClick: () => this.#menu() }, icon("menu"));
+    this.toggle = toggle;
+    fill(document.body, h("a", { class: "skip", href: "#main", onClick: (event) => { event.preventDefault(); this.main.focus(); } }, t("skip")),
+      h("header", { class: "topbar" }, toggle, brand()), this.sidebar.element, h("div", { class: "shade", onClick: () => this.#menu(false) }), this.main);
+    this.#route();
+    this.#look();
+  }
+
+  #menu(open = !document.body.classList.contains("menu-open")) {
+    document.body.classList.toggle("menu-open", open);
+    this.toggle.setAttribute("aria-expanded", String(open));
+  }
+
+  #route() {
+    if (!this.main) return;
+    const [, page = "", id] = location.hash.split("/");
+    this.#view?.close();
+    this.#view = page === "inbox" ? new Inbox(this) : page === "operations" ? new Operations(this)
+      : new Conversation(this, page === "c" && id ? id : null);
+    document.title = page === "inbox" ? `${t("inbox")} · Steadyrun` : page === "operations" ? `${t("operations")} · Steadyrun` : "Steadyrun";
+    fill(this.main, this.#view.element);
+    this.sidebar.mark(location.hash || "#/");
+    this.#menu(false);
+    this.#view.open();
+  }
+
+  async #look() {
+    if (!this.main) return;
+    await this.sidebar.refresh();
+    const own = this.sidebar.items.find((one) => one.id === this.#view?.id);
+    if (own) this.#view.noticed?.(own);
+  }
+
+  #signIn() {
+    this.#view?.close();
+    this.#view = this.main = null;
+    const token = h("textarea", { id: "token", rows: "4", spellcheck: "false", autocomplete: "off", required: true });
+    const error = h("p", { class: "refused", role: "alert" });
+    const submit = async (event) => {
+      event.preventDefault();
+      error.textContent = "";
+      if (await this.session.signIn(token.value.trim()).catch(() => false)) this.#build();
+      else error.textContent = t("token_refused");
+    };
+    fill(document.body, h("main", { class: "sign-in" }, brand(), h("form", { onSubmit: submit },
+      h("h1", {}, t("sign_in")), h("p", {}, t("sign_in_text")),
+      h("div", { class: "field" }, h("label", { for: "token" }, t("token")), token), error,
+      h("button", { class: "button primary", type: "submit" }, t("sign_in")), h("p", { class: "hint" }, h("code", {}, t("sign_in_hint"))))));
+    token.focus();
+  }
+}
+
+new App().begin();

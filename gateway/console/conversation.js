@@ -1,0 +1,276 @@
+// One conversation: its messages, its newest run as it happens, and the line to write in.
+//
+// Restored after a refresh from `resume-state` and `messages`; the run's events go on after the last
+// one that this tab has kept (`Last-Event-ID`), else they are read from the first.
+
+import { Card } from "./card.js";
+import { follow, initial, newKey, Problem, reduce, TERMINAL } from "./client.js";
+import { fill, h, icon } from "./dom.js";
+import { Kept } from "./kept.js";
+import { messageView, RunView } from "./run.js";
+import { t } from "./words.js";
+
+export class Conversation {
+  #closing = new AbortController();
+  #following = null; // aborts the reading of one run
+  #cards = new Map();
+  #state = null;
+  #drawing = false;
+
+  /** `id` null: a new one, made with the first message. */
+  constructor(app, id) {
+    Object.assign(this, { app, id, api: app.session.api });
+    this.log = h("div", { class: "log" });
+    this.line = h("p", { class: "line line-over", role: "status" });
+    this.told = h("p", { class: "hidden", role: "status", "aria-live": "polite" });
+    this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
+    this.scroller = h("div", { class: "scroller", tabindex: "-1" }, this.log);
+    this.element = h("div", { class: "conversation" }, this.scroller,
+      h("div", { class: "foot" }, this.line, this.composer.element, this.told));
+    this.onOnline = () => this.#connection(this.connection);
+    addEventListener("online", this.onOnline);
+    addEventListener("offline", this.onOnline);
+    this.onHide = () => this.#state && Kept.put(this.id, this.#state);
+    addEventListener("pagehide", this.onHide);
+  }
+
+  async open() {
+    if (this.id === null) return this.#welcome();
+    fill(this.log, h("p", { class: "quiet" }, t("loading")));
+    this.opening = true;
+    try {
+      await this.#restore();
+    } catch (error) {
+      if (!this.#closing.signal.aborted) this.#failed(error);
+    } finally {
+      this.opening = false;
+    }
+  }
+
+  close() {
+    this.#closing.abort();
+    this.#following?.abort();
+    for (const card of this.#cards.values()) card.close();
+    removeEventListener("online", this.onOnline);
+    removeEventListener("offline", this.onOnline);
+    removeEventListener("pagehide", this.onHide);
+    if (this.#state) Kept.put(this.id, this.#state);
+  }
+
+  /** A list elsewhere says what runs here: a run that another tab began is shown, too. */
+  noticed({ activeRun }) {
+    if (activeRun && activeRun.id !== this.runId && !this.composer.busy && !this.opening) this.open();
+  }
+
+  #welcome() {
+    const asks = ["ask_1", "ask_2", "ask_3", "ask_4"].map((key) =>
+      h("button", { class: "ask", type: "button", onClick: () => this.#send(t(key)) }, t(key)));
+    fill(this.log, h("div", { class: "welcome" }, h("h1", {}, t("welcome")), h("p", {}, t("welcome_text")), h("div", { class: "asks" }, asks)));
+    this.composer.show(null);
+    this.composer.focus();
+  }
+
+  async #restore() {
+    const signal = this.#closing.signal;
+    const path = `/api/conversations/${this.id}`;
+    const [now, messages] = await Promise.all([
+      this.api.get(`${path}/resume-state`, { signal }), this.api.list(`${path}/messages`, { signal })]);
+    const run = now.run;
+    const older = messages.filter((message) => message.runId !== run?.id || message.role === "user");
+    const rest = messages.filter((message) => message.runId === run?.id && message.role !== "user");
+    fill(this.log, older.map(messageView));
+    for (const asked of now.pendingInterrupts) this.#card(asked);
+    if (run) this.#watch(run, Kept.take(this.id, run.id) ?? initial(), rest);
+    else this.composer.show(null);
+    this.#toEnd();
+  }
+
+  /** `messages` stand in for events that are no longer kept. */
+  #watch(run, state, messages = []) {
+    this.#following?.abort();
+    const following = this.#following = new AbortController();
+    this.runId = run.id;
+    this.view = new RunView({ cardOf: (id) => this.#cards.get(id), goOn: () => this.#goOn() });
+    this.log.append(this.view.element);
+    this.#take(state.sequence > 0 ? state : { ...state, status: run.status, runId: run.id });
+    this.#read(run, state, following.signal).catch((error) => {
+      if (following.signal.aborted) return;
+      if (error instanceof Problem && error.code === "HISTORY_EXPIRED") this.#gone(run, messages);
+      else this.#failed(error);
+    });
+  }
+
+  async #read(run, state, signal) {
+    const onConnection = (connection) => this.#connection(connection);
+    for await (const event of follow(this.api, run.id, { after: state.sequence, signal, onConnection })) {
+      state = reduce(state, event);
+      this.#happened(event);
+      this.#take(state);
+    }
+    this.#connection("over");
+    if (state.end === null) this.#take({ ...state, status: run.status });
+  }
+
+  #gone(run, messages) {
+    fill(this.view.pieces, h("p", { class: "note" }, t("history_gone")), messages.map(messageView));
+    this.#connection("over");
+    this.composer.show(TERMINAL_STATUSES.has(run.status) ? null : run.status);
+  }
+
+  /** Drawn once a frame, however many events come. */
+  #take(state) {
+    this.#state = state;
+    if (this.#drawing) return;
+    this.#drawing = true;
+    requestAnimationFrame(() => { this.#drawing = false; this.#draw(); });
+  }
+
+  #draw() {
+    const state = this.#state;
+    const atEnd = this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight < 80;
+    for (const asked of Object.values(state.interrupts)) this.#card({ ...asked, runId: state.runId });
+    this.view.draw(state);
+    this.composer.show(TERMINAL_STATUSES.has(state.status) ? null : state.status);
+    if (atEnd) this.#toEnd();
+  }
+
+  /** Made from what is known; what only the API tells (allowed answers) is asked for. */
+  #card(asked) {
+    let card = this.#cards.get(asked.id);
+    if (!card) {
+      card = new Card(this.api, { status: "pending", ...asked }, { user: this.app.session.user, onDecided: () => this.app.changed() });
+      this.#cards.set(asked.id, card);
+    } else card.update(asked);
+    return card;
+  }
+
+  #happened(event) {
+    if (event.type === "interrupt") {
+      this.#askForTerms(event);
+      this.told.textContent = t("interrupted");
+    } else if (event.type === "run_started") this.told.textContent = t("running");
+    else if (TERMINAL.has(event.type)) this.told.textContent = t({ done: "completed", error: "failed", cancelled: "cancelled" }[event.type]);
+    else return;
+    this.app.changed();
+  }
+
+  async #askForTerms(event) {
+    const run = await this.api.get(`/api/runs/${event.runId}`, { signal: this.#closing.signal }).catch(() => null);
+    const asked = run?.pendingInterrupts.find((one) => one.id === event.interruptId);
+    if (asked && this.#state.interrupts[asked.id]?.status !== "resolved") this.#card(asked);
+  }
+
+  async #send(text) {
+    this.composer.lock();
+    try {
+      const body = { message: { content: text }, ...(this.id === null ? {} : { conversationId: this.id }) };
+      const { run } = await this.api.post("/api/chat", body, { key: newKey(), signal: this.#closing.signal });
+      if (this.id === null) {
+        this.id = run.conversationId;
+        fill(this.log);
+        this.app.moved(this.id);
+      }
+      this.composer.clear();
+      this.log.append(messageView({ role: "user", content: text }));
+      this.#watch(run, initial());
+      this.#toEnd();
+      this.app.changed();
+    } catch (error) {
+      this.composer.failed(error instanceof Problem ? error.message : t("not_sent"));
+    }
+  }
+
+  async #stop() {
+    this.composer.stopping();
+    await this.api.post(`/api/runs/${this.runId}/cancel`, undefined).catch(() => this.composer.failed(t("not_sent")));
+  }
+
+  async #goOn() {
+    await this.api.post(`/api/runs/${this.runId}/resume`, { continue: true }).catch((error) => this.composer.failed(error.message));
+  }
+
+  #connection(state) {
+    this.connection = state;
+    const over = state === "over" || state === undefined;
+    const words = over ? "" : !navigator.onLine ? t("offline") : { open: t("live"), connecting: t("connecting"), waiting: t("reconnecting") }[state];
+    this.line.className = `line line-${over ? "over" : navigator.onLine ? state : "offline"}`;
+    if (this.line.textContent !== words) this.line.textContent = words;
+  }
+
+  #failed(error) {
+    const gone = error instanceof Problem && error.status === 404;
+    fill(this.log, h("div", { class: "quiet" }, h("p", {}, t(gone ? "not_found" : "failed_to_load")),
+      !gone && h("button", { class: "button", type: "button", onClick: () => this.open() }, t("retry"))));
+  }
+
+  #toEnd() {
+    requestAnimationFrame(() => { this.scroller.scrollTop = this.scroller.scrollHeight; });
+  }
+}
+
+const TERMINAL_STATUSES = new Set(["completed", "failed", "cancelled"]);
+
+/** Where a person writes; while a run is active it can only be stopped. */
+class Composer {
+  constructor({ send, stop }) {
+    this.text = h("textarea", { id: "message", rows: "1", maxlength: "60000", onInput: () => this.#grow(),
+      onKeydown: (event) => this.#key(event) });
+    this.sendButton = h("button", { class: "round primary", type: "submit", "aria-label": t("send"), title: t("send") }, icon("send"));
+    this.stopButton = h("button", { class: "round", type: "button", "aria-label": t("stop"), title: t("stop"), onClick: stop }, icon("stop"));
+    this.error = h("p", { class: "composer-error", role: "alert" });
+    this.element = h("form", { class: "composer", onSubmit: (event) => { event.preventDefault(); this.#submit(send); } },
+      this.error, h("div", { class: "composer-box" }, h("label", { class: "hidden", for: "message" }, t("message")), this.text, this.stopButton, this.sendButton));
+    this.show(null);
+  }
+
+  /** `status` of the active run; null: there is none. */
+  show(status) {
+    this.busy = status;
+    this.text.placeholder = status === null ? t("placeholder") : t(status === "interrupted" ? "placeholder_waiting" : "placeholder_busy");
+    this.sendButton.hidden = status !== null;
+    this.stopButton.hidden = status === null;
+    if (status === null) this.stopButton.disabled = false;
+  }
+
+  lock() {
+    this.error.textContent = "";
+    this.show("queued");
+  }
+
+  clear() {
+    this.text.value = "";
+    this.#grow();
+  }
+
+  stopping() {
+    this.stopButton.disabled = true;
+    this.text.placeholder = t("stopping");
+  }
+
+  failed(words) {
+    this.stopButton.disabled = false;
+    this.error.textContent = words;
+    if (this.busy === "queued") this.show(null);
+  }
+
+  focus() {
+    if (matchMedia("(pointer: fine)").matches) this.text.focus();
+  }
+
+  #submit(send) {
+    const words = this.text.value.trim();
+    if (words && this.busy === null) send(words);
+  }
+
+  /** Enter sends, Shift+Enter breaks the line; not while an input method composes a word. */
+  #key(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    this.element.requestSubmit();
+  }
+
+  #grow() {
+    this.text.style.height = "auto";
+    this.text.style.height = `${Math.min(this.text.scrollHeight, 220)}px`;
+  }
+}

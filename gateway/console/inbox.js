@@ -1,0 +1,51 @@
+// The approval inbox: everything that the caller may decide, whosever conversation it is.
+
+import { Card } from "./card.js";
+import { fill, h } from "./dom.js";
+import { t } from "./words.js";
+
+export class Inbox {
+  #cards = new Map();
+
+  constructor(app) {
+    Object.assign(this, { app, api: app.session.api });
+    this.list = h("div", { class: "inbox-list", "aria-live": "polite" });
+    this.element = h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", {}, t("inbox")), h("p", {}, t("inbox_text"))), this.list);
+  }
+
+  async open() {
+    await this.#refresh();
+    this.timer = setInterval(() => document.hidden || this.#refresh(), 4000);
+  }
+
+  close() {
+    clearInterval(this.timer);
+    for (const card of this.#cards.values()) card.close();
+  }
+
+  /** What was decided elsewhere goes; what was decided here stays to be seen. */
+  async #refresh() {
+    const found = await this.api.list("/api/interrupts?status=pending", { most: 200 }).catch(() => null);
+    if (found === null) return;
+    const open = new Set(found.map((asked) => asked.id));
+    for (const [id, card] of this.#cards) {
+      if (open.has(id) || card.asked.status !== "pending") continue;
+      card.close();
+      card.element.remove();
+      this.#cards.delete(id);
+    }
+    for (const asked of found.toReversed()) this.#show(asked);
+    const empty = this.#cards.size === 0;
+    if (empty) fill(this.list, h("p", { class: "quiet" }, t("inbox_empty")));
+    else this.list.querySelector(":scope > .quiet")?.remove();
+  }
+
+  #show(asked) {
+    if (this.#cards.has(asked.id)) return;
+    const mine = this.app.isOwn(asked.conversationId);
+    const footer = mine && h("p", { class: "card-foot" }, h("a", { href: `#/c/${asked.conversationId}` }, t("open_conversation")));
+    const card = new Card(this.api, asked, { user: this.app.session.user, heading: "h2", footer, onDecided: () => this.app.changed() });
+    this.#cards.set(asked.id, card);
+    this.list.prepend(card.element);
+  }
+}

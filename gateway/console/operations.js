@@ -1,0 +1,131 @@
+// What runs where: runs by status, runners and gateways with load and age, takeovers, small charts.
+
+import { chart } from "./chart.js";
+import { Problem } from "./client.js";
+import { fill, h } from "./dom.js";
+import { clock, duration, t } from "./words.js";
+
+const LOOK_MS = 2000;
+const POINTS = 150; // five minutes
+const LIVE = ["queued", "running", "interrupted"];
+const ENDED = ["completed", "failed", "cancelled"];
+
+export class Operations {
+  #points = { rate: [], lag: [], queue: [], streams: [] };
+  #before = null;
+
+  constructor(app) {
+    this.api = app.session.api;
+    this.body = h("div", { class: "ops" }, h("p", { class: "quiet" }, t("loading")));
+    this.element = h("div", { class: "page page-wide" }, h("header", { class: "page-head" }, h("h1", {}, t("operations"))), this.body);
+  }
+
+  async open() {
+    await this.#look();
+    this.timer = setInterval(() => document.hidden || this.#look(), LOOK_MS);
+  }
+
+  close() {
+    clearInterval(this.timer);
+  }
+
+  async #look() {
+    if (this.looking) return;
+    this.looking = true;
+    try {
+      const now = await this.api.get("/api/operations");
+      this.#note(now);
+      this.#draw(now);
+    } catch (error) {
+      this.#failed(error);
+    } finally {
+      this.looking = false;
+    }
+  }
+
+  #failed(error) {
+    const forbidden = error instanceof Problem && error.status === 403;
+    if (forbidden) this.close();
+    if (forbidden || this.#before === null) fill(this.body, h("p", { class: "quiet" }, t(forbidden ? "ops_forbidden" : "failed_to_load")));
+  }
+
+  #note(now) {
+    const lags = now.gateways.map((one) => one.lagS).filter((lag) => lag !== null);
+    const figures = {
+      rate: rate(this.#before, now), lag: lags.length ? Math.max(...lags) * 1000 : null,
+      queue: now.queueAgeS, streams: now.gateways.reduce((sum, one) => sum + one.streams, 0),
+    };
+    for (const [name, points] of Object.entries(this.#points)) {
+      points.push(figures[name]);
+      if (points.length > POINTS) points.shift();
+    }
+    this.#before = now;
+  }
+
+  #draw(now) {
+    const minutes = Math.round(now.endedWithinS / 60);
+    fill(this.body,
+      now.degraded && h("p", { class: "banner" }, t("degraded")),
+      section(t("ops_live"), figures(LIVE, now.runs)),
+      section(t("ops_ended", { n: minutes }), figures(ENDED, now.runs, now.endedMax)),
+      h("div", { class: "charts" },
+        chart(t("ops_events"), this.#points.rate, (n) => n.toFixed(n < 10 ? 1 : 0)),
+        chart(t("ops_lag"), this.#points.lag, (n) => t("ms", { n: n.toFixed(n < 10 ? 1 : 0) })),
+        chart(t("ops_queue"), this.#points.queue, (n) => t("seconds", { n: n.toFixed(1) })),
+        chart(t("ops_streams"), this.#points.streams, (n) => String(n))),
+      section(t("ops_runners"), table([t("name"), t("state"), t("load"), t("age"), t("last_seen")], now.runners.toSorted((a, b) => (a.state === "dead") - (b.state === "dead")).map(runner))),
+      section(t("ops_gateways"), table([t("name"), t("state"), t("streams"), t("age")], now.gateways.map(gateway))),
+      section(t("ops_takeovers"), table([t("when"), t("run"), t("lost"), t("now_at")], now.takeovers.map(takeover))));
+  }
+}
+
+/** Events that gateways sent between two looks, a second; a gateway that is new counts from then on. */
+function rate(before, now) {
+  if (before === null) return null;
+  const sent = new Map(before.gateways.map((one) => [one.id, one.eventsSent]));
+  const seconds = (new Date(now.at) - new Date(before.at)) / 1000;
+  const known = now.gateways.filter((one) => sent.has(one.id));
+  if (seconds <= 0 || !known.length) return null;
+  return Math.max(0, known.reduce((sum, one) => sum + one.eventsSent - sent.get(one.id), 0) / seconds);
+}
+
+function section(title, ...children) {
+  return h("section", { class: "ops-section" }, h("h2", {}, title), ...children);
+}
+
+function figures(names, runs, most = Infinity) {
+  return h("dl", { class: "figures" }, names.map((name) => {
+    const count = runs[name];
+    const shown = count >= most ? t("more_than", { n: most - 1 }) : String(count);
+    return h("div", { class: `figure figure-${name}` }, h("dt", {}, t(name === "interrupted" ? "waiting_for_people" : name)), h("dd", { "data-count": name }, shown));
+  }));
+}
+
+function table(names, rows) {
+  if (!rows.length) return h("p", { class: "quiet" }, t("ops_none"));
+  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": names[0] },
+    h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+}
+
+function row(...cells) {
+  return h("tr", {}, cells.map((cell) => h("td", {}, cell)));
+}
+
+function state(kind, words) {
+  return h("span", { class: `state state-${kind}` }, words);
+}
+
+function runner(one) {
+  const kind = one.state === "alive" ? "good" : one.state === "draining" ? "waiting" : "bad";
+  const meter = h("meter", { min: 0, max: one.capacity, value: one.runs, "aria-label": `${t("load")} ${one.host}:${one.pid}` });
+  return row(`${one.host}:${one.pid}`, state(kind, t(one.state)), h("span", { class: "load" }, meter, `${one.runs} / ${one.capacity}`),
+    duration(one.ageS), one.state === "dead" ? "–" : t("seconds", { n: one.leaseS.toFixed(1) }));
+}
+
+function gateway(one) {
+  return row(`${one.host}:${one.pid}`, state(one.healthy ? "good" : "bad", t(one.healthy ? "healthy" : "deaf")), String(one.streams), duration(one.ageS));
+}
+
+function takeover(one) {
+  return row(clock(one.at), h("code", {}, one.runId.slice(-12)), one.runner, t(one.status));
+}
