@@ -1,13 +1,13 @@
 # Needs make and Python >= 3.11 with pip (or uv); everything else comes beside the project.
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint manifests format migrate clean environment
+.PHONY: help up test test-browser check lint manifests format migrate clean environment
 
 ARGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: ## run the whole system on this machine (ARGS="--port 8081" and the like); Ctrl-C stops it
 	@sh deploy/environment.sh run
@@ -15,6 +15,9 @@ up: ## run the whole system on this machine (ARGS="--port 8081" and the like); C
 
 test: environment ## run the tests with the servers they need (ARGS="-k name" and the like)
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-browser: environment ## run the tests of the console in a Chromium (screenshots in tests/output)
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
 check: lint manifests test ## everything that must hold before a change is handed in
 

@@ -13,6 +13,7 @@ import pytest
 import redis
 from psycopg import sql
 
+from tests.support.chromium import MISSING, find_chromium, wants_browser
 from tests.support.servers import announce, need_servers, servers
 
 HERE = Path(__file__).parent
@@ -36,17 +37,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"servers: {config.stash.get(ORIGIN, 'none needed')}"
+    browser = find_chromium() or f"left out, {MISSING}"
+    return f"servers: {config.stash.get(ORIGIN, 'none needed')}; browser tests: {browser}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The folder of a test is its marker; load runs only where `-m` names it."""
+    """The folder of a test is its marker; load runs only where `-m` names it, and the browser's
+    tests where there is a Chromium, or where they are asked for by name: then they fail without."""
     for item in items:
         item.add_marker(item.path.relative_to(HERE).parts[0])
+    if find_chromium() is None and not wants_browser(config.args):
+        leave_out(config, items, "browser")
     if "load" not in config.option.markexpr:
-        heavy = [item for item in items if item.get_closest_marker("load")]
-        config.hook.pytest_deselected(items=heavy)
-        items[:] = [item for item in items if item not in heavy]
+        leave_out(config, items, "load")
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
+    left_out = [item for item in items if item.get_closest_marker(marker)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

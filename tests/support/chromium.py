@@ -3,6 +3,7 @@
 import os
 import shutil
 
+MISSING = "no Chromium here: `apt-get install chromium`, or name one by STEADYRUN_CHROMIUM"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -11,3 +12,8 @@ def find_chromium() -> str | None:
     if named := os.environ.get("STEADYRUN_CHROMIUM"):
         return named
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+def wants_browser(arguments: list[str]) -> bool:
+    """Whether pytest was asked for the browser's tests and nothing else."""
+    return bool(arguments) and all(a.startswith("tests/browser") for a in arguments)

@@ -1,0 +1,426 @@
+"""The story of the console: ask, watch, decide, go on; whatever is killed meanwhile."""
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Route
+
+from tests.browser.conftest import Visit
+from tests.support.cluster import Cluster
+from tests.support.visitor import Visitor
+
+Client = Callable[..., httpx.Client]
+LOST = r"net::ERR_|Failed to load resource.* (502|503)"
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 390, "height": 800},
+    "color_scheme": "dark",
+    "locale": "zh-CN",
+    "has_touch": True,
+}
+
+
+def stored(client: httpx.Client, conversation: str) -> str:
+    """What the assistant has said by the API, as the page shows text."""
+    found = client.get(f"/api/conversations/{conversation}/messages").json()["items"]
+    return "\n".join(one["content"] for one in found if one["role"] == "assistant")
+
+
+def must_show_what_is_stored(visitor: Visitor, client: httpx.Client) -> None:
+    visitor.until("completed")
+    said = stored(client, visitor.conversation)
+    assert said
+    assert visitor.answer.split() == said.replace("**", "").replace("`", "").split()
+
+
+def kill_all(system: Cluster, role: str) -> None:
+    for process in system.topology.processes:
+        if process.role == role:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def asking(api: Client, kind: str, user: str = "demo") -> str:
+    """A conversation that waits for an answer of this kind."""
+    with api(user) as client:
+        made = client.post(
+            "/api/chat",
+            json={"graph": "asking", "message": {"content": kind}},
+            headers={"Accept": "application/json"},
+        )
+        assert made.status_code == 202, made.text
+        return str(made.json()["run"]["conversationId"])
+
+
+def test_an_instance_is_restarted_after_a_yes_and_it_is_known_what_it_is(
+    visit: Visit, api: Client
+) -> None:
+    ada = visit()
+    ada.must_be_accessible()
+    ada.shot("1-welcome")
+    ada.say("Restart the abnormal instance of sandbox-story")
+    ada.page.locator(".step-running").wait_for()
+    ada.shot("2-at-work")
+    ada.until_waiting()
+    assert "step-interrupted" in ada.steps[-1]
+    assert "sandbox-story-2" in ada.card.inner_text()
+    assert re.search(r"Expires in 23 h 59 min", ada.card.inner_text())
+    assert ada.page.locator(".ended-failed").count() == 0
+    ada.must_be_accessible()
+    ada.shot("3-waiting")
+    ada.press("Approve")
+    ada.until("completed")
+    assert "Approved by you" in ada.card.inner_text()
+    ada.until_seen("sandbox-story-2 was restarted. It is running again, now at version 2")
+    must_show_what_is_stored(ada, api())
+    ada.must_be_accessible()
+    ada.shot("4-done")
+    ada.say("Keep investigating it")
+    ada.page.locator(".run").nth(1).wait_for()
+    ada.until("completed")
+    assert "sandbox-story-2" in ada.answer
+
+
+def test_a_refresh_at_every_stage_changes_nothing_and_goes_on_after_the_last_event(
+    visit: Visit, api: Client
+) -> None:
+    ada = visit()
+    ada.say("Restart the abnormal instance of sandbox-refresh")
+    ada.page.locator(".said").first.wait_for()
+    ada.reload()
+    ada.until_waiting()
+    before = ada.answer
+    ada.reload()
+    ada.until_waiting()
+    assert ada.answer == before
+    ada.press("Approve")
+    ada.reload()
+    must_show_what_is_stored(ada, api())
+    ada.reload()
+    must_show_what_is_stored(ada, api())
+    assert "Approved" in ada.card.inner_text()
+    assert ada.page.locator(".message-user").count() == 1
+    first, *others = ada.resumed_after
+    assert first == 0
+    assert min(others) > 0, others
+    assert others == sorted(others)
+
+
+def test_a_tab_that_has_kept_nothing_shows_the_same(visit: Visit, api: Client) -> None:
+    ada = visit()
+    ada.say("Restart the abnormal instance of sandbox-second")
+    ada.until_waiting()
+    other = visit(f"#/c/{ada.conversation}", beside=ada)
+    other.until_waiting()
+    assert other.answer == ada.answer
+    assert other.steps == ada.steps
+    other.press("Decline")
+    other.page.get_by_label("Reason").fill("not today")
+    other.press("Decline")
+    ada.until("cancelled")
+    ada.until_seen("The action was declined, so nothing was done.")
+    assert "Declined by you" in ada.card.inner_text()
+
+
+def test_of_two_tabs_that_decide_at_once_one_wins_and_the_other_says_who(
+    visit: Visit, api: Client
+) -> None:
+    ada = visit()
+    ada.expecting(r"status of 409")
+    ada.say("Restart the abnormal instance of sandbox-race")
+    ada.until_waiting()
+    other = visit(f"#/c/{ada.conversation}", beside=ada)
+    other.expecting(r"status of 409")
+    other.until_waiting()
+    click = "document.querySelector('.card .primary').click()"
+    for tab in (ada, other):
+        tab.page.evaluate(f"setTimeout(() => {click}, 300)")
+    for tab in (ada, other):
+        tab.until("completed")
+        assert "Approved by you" in tab.card.inner_text()
+        assert "now at version 2" in tab.answer
+    must_show_what_is_stored(other, api())
+
+
+def test_without_a_network_the_page_says_so_and_catches_up_afterwards(
+    visit: Visit, api: Client
+) -> None:
+    ada = visit()
+    ada.expecting(LOST)
+    ada.say("Restart the abnormal instance of sandbox-offline")
+    ada.page.locator(".said").first.wait_for()
+    ada.context.set_offline(True)
+    ada.until_seen("You are offline. The run goes on without you.")
+    ada.shot("5-offline")
+    ada.context.set_offline(False)
+    ada.until_waiting()
+    ada.until_seen("Live")
+    ada.press("Approve")
+    must_show_what_is_stored(ada, api())
+
+
+def test_killed_gateways_cost_nothing_but_a_reconnect(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    ada = visit()
+    ada.expecting(LOST)
+    ada.say("Look at the recent errors of sandbox-gateways")
+    ada.page.locator(".said").first.wait_for()
+    kill_all(system, "gateway")
+    ada.page.locator(".line-waiting, .line-connecting").wait_for()
+    ada.until("completed")
+    system.until(lambda: len(system.topology.of("gateway")) == 2)
+    must_show_what_is_stored(ada, api())
+    assert ada.page.locator(".note").count() == 0
+
+
+def test_what_a_killed_runner_had_begun_is_withdrawn_and_its_step_says_so(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    ada = visit()
+    ada.say("Restart the abnormal instance of sandbox-runners")
+    ada.eventually(lambda: "look at the instances" in ada.answer)
+    kill_all(system, "runner")
+    ada.until_seen("A runner was lost.")
+    assert any("step-discarded" in step for step in ada.steps)
+    ada.shot("6-failover")
+    ada.must_be_accessible()
+    ada.until_waiting()
+    ada.press("Approve")
+    must_show_what_is_stored(ada, api())
+    assert ada.page.locator(".step-discarded").count() == 1
+
+
+def test_on_a_phone_in_chinese_in_the_dark(visit: Visit, api: Client) -> None:
+    li = visit(**PHONE)
+    li.until_seen("需要处理什么")
+    li.say("重启 sandbox-phone 的异常实例")
+    li.until_waiting()
+    li.must_be_accessible()
+    li.shot("7-phone")
+    wide = li.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    assert not wide
+    li.press("同意")
+    must_show_what_is_stored(li, api())
+    assert "已同意" in li.card.inner_text()
+    li.press("菜单")
+    li.page.get_by_role("link", name="待审批").wait_for()
+    li.must_be_accessible()
+    li.shot("8-phone-menu")
+    li.press("English")
+    li.until_seen("Agents that keep running")
+
+
+def test_everything_can_be_done_by_keyboard(visit: Visit, api: Client) -> None:
+    ada = visit("#/inbox")
+    ada.until_seen("Nothing waits for you.")
+    ada.page.keyboard.press("Tab")
+    assert ada.page.evaluate("document.activeElement.className") == "skip"
+    ada.page.keyboard.press("Enter")
+    assert ada.page.evaluate("document.activeElement.id") == "main"
+    ada.open("#/")
+    ada.page.get_by_role("textbox").focus()
+    ada.page.keyboard.type("Restart the abnormal instance of sandbox-keys")
+    ada.page.keyboard.press("Enter")
+    ada.until_waiting()
+    focused = "document.activeElement.textContent"
+    for _ in range(40):
+        if ada.page.evaluate(focused) == "Approve":
+            break
+        ada.page.keyboard.press("Shift+Tab")
+    ada.page.keyboard.press("Enter")
+    must_show_what_is_stored(ada, api())
+
+
+def test_what_looks_like_html_is_shown_as_text(visit: Visit) -> None:
+    ada = visit()
+    nasty = "<img src=x onerror=alert(1)><b>hello</b>"
+    ada.say(nasty)
+    ada.until("completed")
+    assert ada.page.locator(".message-user p").inner_text() == nasty
+    assert ada.page.locator("main img, main b").count() == 0
+
+
+def test_a_run_can_be_stopped(visit: Visit) -> None:
+    ada = visit()
+    ada.say("Restart the abnormal instance of sandbox-stop")
+    ada.until_waiting()
+    ada.press("Stop")
+    ada.until("cancelled")
+    ada.until_seen("You stopped this run.")
+    assert "Withdrawn" in ada.card.inner_text()
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def test_an_option_is_chosen(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'choose')}")
+    ada.until_waiting()
+    ada.must_be_accessible()
+    ada.page.get_by_label("The right one").check()
+    ada.press("Send answer")
+    ada.until("completed")
+    ada.until_seen('{"answer":2}')
+    assert "Chosen: 2" in ada.card.inner_text()
+
+
+def test_a_form_is_filled_in(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'fill')}")
+    ada.until_waiting()
+    ada.must_be_accessible()
+    ada.page.get_by_label("Ticket").fill("OPS-7")
+    ada.page.get_by_label("Urgent").check()
+    ada.page.get_by_label("Team").select_option("night")
+    ada.shot("9-form")
+    ada.press("Send answer")
+    ada.until("completed")
+    ada.until_seen('"minutes":15')
+    assert all(part in ada.page.locator(".custom").inner_text() for part in ("OPS-7", "night"))
+
+
+def test_a_question_of_a_graphs_own_is_answered_with_any_json(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'opaque')}")
+    ada.until_waiting()
+    assert "Which colour?" in ada.card.inner_text()
+    ada.page.get_by_label("Answer").fill('{"colour": "green"}')
+    ada.press("Send answer")
+    ada.until("completed")
+    ada.until_seen('{"answer":{"colour":"green"}}')
+
+
+def test_arguments_are_changed_before_they_are_approved(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'confirm')}")
+    ada.until_waiting()
+    ada.press("Change")
+    ada.page.get_by_label("Arguments as JSON").fill('{"amount": 3}')
+    ada.press("Approve as changed")
+    ada.until("completed")
+    ada.until_seen('"amount":3')
+
+
+def test_a_resource_that_has_changed_is_shown_and_confirmed_anew(
+    visit: Visit, api: Client, bill: Path
+) -> None:
+    ada = visit(f"#/c/{asking(api, 'confirm')}")
+    ada.expecting("status of 409")
+    ada.until_waiting()
+    bill.write_text("5")
+    ada.press("Approve")
+    ada.until_seen("This has changed since you were asked")
+    assert ada.page.locator(".differs").inner_text().split() == ["version", "1", "5"]
+    ada.must_be_accessible()
+    ada.shot("10-changed")
+    ada.press("Confirm with the current values")
+    ada.until("completed")
+
+
+def test_facts_that_have_changed_are_shown_and_confirmed_anew(visit: Visit, api: Client) -> None:
+    conversation = asking(api, "confirm")
+    ada = visit(f"#/c/{conversation}")
+    ada.expecting("status of 409")
+    ada.until_waiting()
+    changed = api().patch(
+        f"/api/conversations/{conversation}/facts", json={"set": {"env": "staging"}, "version": 1}
+    )
+    assert changed.status_code == 200
+    ada.press("Approve")
+    ada.until_seen("The facts of this conversation have changed")
+    assert "staging" in ada.card.inner_text()
+    ada.press("Confirm with the current values")
+    ada.until("completed")
+
+
+def test_a_permission_that_is_gone_is_told_and_whoever_has_it_decides_in_the_inbox(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    conversation = asking(api, "locked")
+    ada = visit(f"#/c/{conversation}")
+    ada.expecting("status of 403")
+    ada.until_waiting()
+    ada.press("Approve")
+    ada.until_seen("You no longer have the permission for this.")
+    assert ada.page.locator(".card-pending").count() == 1
+    boss = visit()
+    token = api("boss", "ops.pay").headers["authorization"].removeprefix("Bearer ")
+    boss.page.evaluate(f"sessionStorage.setItem('steadyrun.token', '{token}')")
+    boss.reload()
+    boss.open("#/inbox")
+    boss.until_waiting()
+    assert boss.page.get_by_text("Open the conversation").count() == 0
+    boss.must_be_accessible()
+    boss.shot("11-inbox")
+    boss.press("Approve")
+    ada.until("completed")
+    assert "Approved by boss" in ada.card.inner_text()
+
+
+def test_a_question_whose_time_is_over_closes(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'brief')}")
+    ada.page.locator(".card-closed").wait_for()
+    assert "Expired" in ada.card.inner_text()
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def test_operations_show_what_runs_where_and_what_was_taken_over(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    asking(api, "choose")
+    ops = visit("#/operations")
+    ops.page.locator(".chart").first.wait_for()
+    ops.eventually(lambda: ops.page.locator("[data-count=interrupted]").inner_text() != "0")
+    ops.eventually(lambda: ops.page.get_by_text("healthy").count() == 2)
+    ops.must_be_accessible()
+    ops.page.screenshot(path=ops._shots / "12-operations.png", full_page=True)
+
+
+def test_where_there_is_no_demo_a_token_is_pasted(visit: Visit, api: Client) -> None:
+    def refuse(route: Route) -> None:
+        route.fulfill(status=404, json={"code": "NOT_FOUND"})
+
+    ada = visit("console/icon.svg")
+    ada.expecting("status of 40[14]")
+    ada.page.route("**/api/demo-token", refuse)
+    ada.open()
+    ada.page.get_by_label("Access token").wait_for()
+    ada.must_be_accessible()
+    ada.shot("13-sign-in")
+    ada.page.get_by_label("Access token").fill("not.a.token")
+    ada.press("Sign in")
+    ada.until_seen("The server refused this token.")
+    token = api("grace").headers["authorization"].removeprefix("Bearer ")
+    ada.page.get_by_label("Access token").fill(token)
+    ada.press("Sign in")
+    ada.until_seen("What should be looked after?")
+    assert ada.page.get_by_text("grace").count() == 1
+    assert ada.page.get_by_role("link", name="Operations").count() == 0
+
+
+@pytest.mark.parametrize("transport", ["follow", "followByEventSource"])
+def test_another_page_reads_a_run_with_the_client(
+    visit: Visit, api: Client, transport: str, system: Cluster
+) -> None:
+    ada = visit()
+    ada.until_seen("What should be looked after?")
+    script = f"""async () => {{
+      const {{ Api, {transport}, initial, reduce, texts }} = await import("/console/client.js");
+      const api = new Api({{ token: sessionStorage.getItem("steadyrun.token") }});
+      const {{ run }} = await api.post("/api/chat", {{ message: {{ content: "services" }} }});
+      let state = initial();
+      const seen = [];
+      for await (const event of {transport}(api, run.id)) {{
+        state = reduce(state, event);
+        seen.push(event.sequence);
+      }}
+      return [run.conversationId, state.status, [...texts(state).values()].join("\\n"), seen];
+    }}"""
+    conversation, status, text, seen = ada.page.evaluate(script)
+    assert status == "completed"
+    assert text == stored(api(), conversation)
+    assert seen == list(range(1, len(seen) + 1))
