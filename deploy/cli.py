@@ -2,6 +2,7 @@
 arguments; an error is one line on standard error that names the cause and what to do."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -133,23 +134,59 @@ def chat(
 
 @cli.command()
 def load(
-    url: Annotated[
-        str | None, typer.Option(help="A running system. Default: one of its own.")
+    shapes: Annotated[
+        list[str] | None, typer.Argument(help="Which shapes. Default: overhead watchers.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs whose overhead is measured.")] = 20,
-    subscribers: Annotated[int, typer.Option(min=0, help="Streams that follow one run.")] = 200,
-    events: Annotated[int, typer.Option(min=1, help="Events of that run.")] = 200,
+    url: Annotated[
+        str | None, typer.Option(help="A running system. Default: ones of its own.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 20,
+    subscribers: Annotated[int, typer.Option(min=1, help="How many streams on one run.")] = 200,
+    events: Annotated[int, typer.Option(min=1, help="Events of a run.")] = 200,
     rate: Annotated[float, typer.Option(min=0.1, help="Its events a second.")] = 50.0,
     kind: Annotated[str, typer.Option(help="What its events are: tokens or custom.")] = "tokens",
-    json: Annotated[Path | None, typer.Option(help="Also write the figures there.")] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="How long streams are idle, or cut.")
+    ] = 20.0,
+    replicas: Annotated[
+        str | None, typer.Option(help="Sizes, each measured on its own: 1,2,3 or 1+2,3+4.")
+    ] = None,
     gateways: Annotated[int, typer.Option(min=1, help="Of a topology of its own.")] = 1,
     runners: Annotated[int, typer.Option(min=1, help="Of a topology of its own.")] = 1,
+    json: Annotated[Path | None, typer.Option(help="Also write the figures there.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write a report there.")] = None,
+    charts: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Also draw SVG charts into this folder.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Measure nothing: compare two JSON reports.")
+    ] = None,
     state: StateOption = Path(".steadyrun"),
+    list_: Annotated[bool, typer.Option("--list", help="Show the shapes.")] = False,
 ) -> int:
-    """Measure what a run and a stream cost; prints a table, writes JSON."""
-    from deploy.load import Choices, load
+    """Measure what runs and streams cost: a table, and a report as JSON, Markdown and SVG.
 
-    choices = Choices(url, runs, subscribers, events, rate, kind, json, state, gateways, runners)
+    Exit status 1 when something was lost or doubled.
+    """
+    from deploy.load import Choices, compared, listing, load, sizes
+    from deploy.load.stage import Amount
+
+    if list_:
+        print(listing())
+        return 0
+    if compare is not None:
+        return compared(*compare, _say)
+    choices = Choices(
+        shapes=tuple(shapes or ("overhead", "watchers")),
+        amount=Amount(runs, subscribers, events, rate, kind, seconds),
+        replicas=sizes(replicas or f"{gateways}+{runners}"),
+        url=url,
+        state=state,
+        json_file=json,
+        markdown_file=markdown,
+        charts=charts,
+        command=f"steadyrun {shlex.join(sys.argv[1:])}",
+    )
     return load(choices, _say)
 
 

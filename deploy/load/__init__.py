@@ -1,81 +1,121 @@
-"""`steadyrun load`: what a run and a stream cost (contract §7).
+"""`steadyrun load`: what runs and streams cost, in shapes that people know (contract §7).
 
-On a topology of its own unless an address is named. Processes are measured only where they run on
-this machine; a remote address gives latencies and counts.
+On topologies of its own, of one after the other size, unless an address is named. Processes are
+measured only where they run on this machine; a remote address gives latencies and counts.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import Misconfigured
-from deploy.load import report
+from deploy.load import compare, report
 from deploy.load.client import LoadClient, Order
 from deploy.load.machine import Machine
-from deploy.load.measures import Bare, FanOut, Overhead, fan_out, overhead
+from deploy.load.metrics import DOES
+from deploy.load.metrics import SHAPES as NAMES
+from deploy.load.report import Report, Size
+from deploy.load.shapes import SHAPES
+from deploy.load.stage import Amount, Figures, Stage
 from deploy.load.target import gateways_of, own_topology, running_topology
 from deploy.signing import sign
 from deploy.topology import Topology
 
-_RUN_EVENTS = (10, 100)
+Say = Callable[[str], object]
+
+OWN_ONLY = frozenset({"overhead", "kills"})
+_TOKEN_TTL_S = 12 * 3600.0
+_WARMING_RUNS = 12
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of `load`. `events` and `rate` are those of the run that many streams follow."""
+    """The options of `load`. `replicas`: so many gateways and runners, one topology after another;
+    `json_file`, `markdown_file` and `charts` (a folder) are where the report is written."""
 
+    shapes: Sequence[str] = ("overhead", "watchers")
+    amount: Amount = field(default_factory=Amount)
+    replicas: Sequence[Size] = (Size(1, 1),)
     url: str | None = None
-    runs: int = 20
-    subscribers: int = 200
-    events: int = 200
-    rate: float = 50.0
-    kind: str = "tokens"
-    json_file: Path | None = None
     state: Path = Path(".steadyrun")
-    gateways: int = 1
-    runners: int = 1
+    json_file: Path | None = None
+    markdown_file: Path | None = None
+    charts: Path | None = None
+    command: str = "steadyrun load"
 
 
-def load(choices: Choices, say: Callable[[str], object]) -> int:
-    """Measure, say the table, write the JSON. 0 unless events were lost. Raises Misconfigured."""
-    with _target(choices) as topology:
-        say(f"measuring {topology.url}: this takes some minutes")
-        overheads, fan = asyncio.run(_measure(choices, topology))
-    say(report.table(overheads, fan))
-    if choices.json_file:
-        choices.json_file.write_text(json.dumps(report.wire(overheads, fan), indent=2) + "\n")
-    return 1 if fan and fan.delivered != fan.expected else 0
+def load(choices: Choices, say: Say) -> int:
+    """Measure, say the table, write the files. 1 if anything was lost. Raises Misconfigured."""
+    _check(choices)
+    made = Report.of(choices.command, choices.amount)
+    for size in choices.replicas if choices.url is None else [Size(0, 0)]:
+        with _target(choices, size) as topology:
+            where = choices.url or f"{size}, at {topology.url}"
+            say(f"{where}: {', '.join(choices.shapes)}")
+            made.add(size, asyncio.run(_measure(choices, topology, say)))
+        _write(choices, made)  # what is there so far, should the next size fail
+    say(report.text(made))
+    return 1 if made.losses() else 0
 
 
-def _target(choices: Choices) -> AbstractContextManager[Topology]:
+def compared(before: Path, after: Path, say: Say) -> int:
+    """Two reports beside each other. 1 where a figure that is not a time got clearly worse."""
+    rows = compare.rows(Report.read(before), Report.read(after))
+    say(compare.text(rows, before.name, after.name))
+    return 1 if any(row.is_worse for row in rows) else 0
+
+
+def listing() -> str:
+    return "\n".join(f"{name:<12}{DOES[name]}" for name in NAMES)
+
+
+def sizes(said: str) -> list[Size]:
+    """`2` is two of each, `2+3` two gateways and three runners. Raises Misconfigured."""
+    try:
+        pairs = [part.split("+") for part in said.split(",")]
+        found = [Size(int(pair[0]), int(pair[-1])) for pair in pairs if len(pair) <= 2]
+    except ValueError:
+        found = []
+    if len(found) != len(said.split(",")) or any(min(size) < 1 for size in found):
+        raise Misconfigured(f"--replicas {said}: give sizes such as 1,2,3 or 1+2,3+4")
+    return found
+
+
+def _check(choices: Choices) -> None:
+    if unknown := [name for name in choices.shapes if name not in NAMES]:
+        raise Misconfigured(f"no such shape: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if choices.url is not None and (own := OWN_ONLY.intersection(choices.shapes)):
+        raise Misconfigured(f"{' and '.join(sorted(own))}: on a system of its own only, omit --url")
+
+
+def _target(choices: Choices, size: Size) -> AbstractContextManager[Topology]:
     if choices.url is None:
-        return own_topology(gateways=choices.gateways, runners=choices.runners)
+        return own_topology(gateways=size.gateways, runners=size.runners)
     return nullcontext(running_topology(choices.url, choices.state))
 
 
-async def _measure(choices: Choices, topology: Topology) -> tuple[list[Overhead], FanOut | None]:
-    machine = Machine(topology)
-    token = sign(topology.jwt_secret, "load", [], ttl_s=6 * 3600)
+async def _measure(choices: Choices, topology: Topology, say: Say) -> dict[str, Figures]:
+    token = sign(topology.jwt_secret, "load", [], ttl_s=_TOKEN_TTL_S)
+    found: dict[str, Figures] = {}
     async with LoadClient(gateways_of(topology), token) as client:
-        overheads = await _overheads(choices, topology, client, machine)
-        if not choices.subscribers:
-            return overheads, None
-        order = Order("custom", choices.events, choices.rate, hold=True)
-        return overheads, await fan_out(client, machine, order, choices.subscribers)
+        stage = Stage(client, Machine(topology), choices.amount, lambda: topology, say)
+        await client.runs(Order("tokens", 10), _WARMING_RUNS)  # the first run of a process is slow
+        for name in choices.shapes:
+            began = time.monotonic()
+            found[name] = await SHAPES[name](stage)
+            say(f"  {name}: {time.monotonic() - began:.0f} s")
+            await stage.settle()
+    return found
 
 
-async def _overheads(
-    choices: Choices, topology: Topology, client: LoadClient, machine: Machine
-) -> list[Overhead]:
-    if not choices.runs:
-        return []
-    if not topology.database_url:
-        raise Misconfigured("a run is compared on this machine only: set --runs 0, or omit --url")
-    with Bare.opened(topology.database_url) as bare:
-        return [
-            await overhead(client, machine, bare, Order(choices.kind, events), choices.runs)
-            for events in _RUN_EVENTS
-        ]
+def _write(choices: Choices, made: Report) -> None:
+    if choices.json_file:
+        choices.json_file.write_text(json.dumps(made.wire(), indent=2) + "\n")
+    if choices.charts:
+        report.draw(made, choices.charts)
+    if choices.markdown_file:
+        choices.markdown_file.write_text(report.markdown(made, choices.charts))

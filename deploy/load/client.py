@@ -1,19 +1,22 @@
-"""The load itself: many runs and many streams from one process, frames counted, never parsed."""
+"""Who loads: one user at the given addresses, runs to order, streams without number."""
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-import httpx
+from common.errors import SteadyrunError
+from deploy.client import Client, Run
+from deploy.load.tap import Counter, Tap, open_tap
 
 Json = dict[str, Any]
 
-_NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+class LoadFailed(SteadyrunError):
+    """The system under load did what it must not; nothing that was measured would mean anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,104 +28,91 @@ class Order:
     rate: float = 0.0
     hold: bool = False
 
-    def body(self) -> Json:
-        content = {name: getattr(self, name) for name in ("kind", "events", "rate", "hold")}
-        return {"message": {"content": json.dumps(content)}}
-
-
-@dataclass(slots=True)
-class Counter:
-    """Events of one stream. A frame ends with a blank line and comments do not (contract §3)."""
-
-    events: int = 0
-    first_s: float | None = None  # from the request to the first event
-    _last: bytes = b""
-
-    def take(self, chunk: bytes, now_s: float) -> None:
-        joined = self._last + chunk
-        self.events += joined.count(b"\n\n")
-        self._last = joined[-1:] if not joined.endswith(b"\n\n") else b""
-        if self.events and self.first_s is None:
-            self.first_s = now_s
+    @property
+    def content(self) -> str:
+        return json.dumps(
+            {name: getattr(self, name) for name in ("kind", "events", "rate", "hold")}
+        )
 
 
 class LoadClient:
     """Talks to the given addresses in turn, as one user."""
 
     def __init__(self, addresses: Sequence[str], token: str) -> None:
-        self._addresses = cycle(addresses)
-        self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"},
-            limits=_NO_LIMITS,
-            timeout=httpx.Timeout(30.0, read=60.0),
-        )
+        self.addresses = list(addresses)
+        self._in_turn = cycle(addresses)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._clients = {address: Client(address, token) for address in self.addresses}
 
     async def __aenter__(self) -> "LoadClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    async def runs(self, order: Order, count: int, *, at_once: int = 4) -> list[Counter]:
+    @property
+    def any(self) -> Client:
+        return self._clients[next(self._in_turn)]
+
+    async def runs(self, order: Order, count: int, *, at_once: int = 4) -> list[Tap]:
         """`count` runs, each in a conversation of its own, each followed to its end."""
         left = iter(range(count))
 
-        async def work() -> list[Counter]:
+        async def work() -> list[Tap]:
             return [await self.run(order) for _ in left]
 
         done = await asyncio.gather(*(work() for _ in range(at_once)))
-        return [counter for each in done for counter in each]
+        return [tap for each in done for tap in each]
 
-    async def run(self, order: Order) -> Counter:
-        url = f"{next(self._addresses)}/api/chat"
-        return await self._count("POST", url, json=order.body())
+    async def run(self, order: Order, counter: Counter | None = None) -> Tap:
+        """One run, whose POST is its stream."""
+        body = json.dumps({"message": {"content": order.content}}).encode()
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        address = next(self._in_turn)
+        tap = await open_tap(address, "/api/chat", self._headers | key, body=body, counter=counter)
+        if not await tap.ended or tap.status != 200:
+            raise LoadFailed(f"POST {address}/api/chat: {tap.status}, or cut")
+        return tap
 
-    async def hold(self, order: Order) -> Json:
-        """A run that waits for a decision; the answer is the run (contract §9)."""
-        conversation = await self._json("POST", "/api/conversations", {})
-        path = f"/api/conversations/{conversation['id']}/runs"
-        run: Json = (await self._json("POST", path, order.body()))["run"]
-        while run["status"] != "interrupted":
-            if run["status"] not in ("queued", "running"):
-                raise RuntimeError(f"the load graph is {run['status']}: {run['error']}")
-            await asyncio.sleep(0.05)
-            run = await self.find(run["id"])
+    async def hold(self, order: Order) -> Run:
+        """A run that waits for a decision."""
+        stream = self.any.chat(order.content)
+        async for _ in stream:
+            pass
+        run = await self.any.run(stream.run_id or "")
+        if run["status"] != "interrupted":
+            raise LoadFailed(f"the load graph is {run['status']}: {run['error']}")
         return run
 
-    async def find(self, run_id: str) -> Json:
-        return await self._json("GET", f"/api/runs/{run_id}")
+    async def release(self, run: Run) -> None:
+        (question,) = run["pendingInterrupts"]
+        await self.any.answer(run["id"], {question["id"]: True})
 
-    async def release(self, run: Json) -> None:
-        (interrupt,) = run["pendingInterrupts"]
-        path = f"/api/runs/{run['id']}/resume"
-        await self._json("POST", path, {"resume": {interrupt["id"]: True}})
+    async def follow(
+        self,
+        run_id: str,
+        *,
+        after: int | None = None,
+        address: str | None = None,
+        counter: Counter | None = None,
+    ) -> Tap:
+        """A stream of the run to its end, from its beginning or from `after` on."""
+        at = {} if after is None else {"Last-Event-ID": str(after)}
+        where = address or next(self._in_turn)
+        path = f"/api/runs/{run_id}/events"
+        return await open_tap(where, path, self._headers | at, counter=counter)
 
-    async def follow(self, run_id: str, attached: asyncio.Semaphore) -> Counter:
-        """The events of the run from its beginning to its end; `attached` rises at the first."""
-        url = f"{next(self._addresses)}/api/runs/{run_id}/events"
-        return await self._count("GET", url, attached=attached)
+    async def follow_many(self, run_ids: Sequence[str], **how: Any) -> list[Tap]:
+        """A stream of each, all of them attached when this returns; not all at the same instant."""
+        gate = asyncio.Semaphore(100)
 
-    async def _count(
-        self, method: str, url: str, *, attached: asyncio.Semaphore | None = None, json: Any = None
-    ) -> Counter:
-        headers = {"Accept": "text/event-stream", "Idempotency-Key": uuid.uuid4().hex}
-        counter, start = Counter(), time.perf_counter()
-        async with self._http.stream(method, url, json=json, headers=headers) as response:
-            if response.is_error:
-                raise RuntimeError(f"{method} {url}: {response.status_code}")
-            async for chunk in response.aiter_raw():
-                counter.take(chunk, time.perf_counter() - start)
-                if attached and counter.events:
-                    attached.release()
-                    attached = None
-        return counter
+        async def one(run_id: str) -> Tap:
+            async with gate:
+                tap = await self.follow(run_id, **how)
+                await tap.has_begun()
+                if tap.status != 200:
+                    raise LoadFailed(f"a stream was answered {tap.status or 'not at all'}")
+                return tap
 
-    async def _json(self, method: str, path: str, body: Any = None) -> Json:
-        headers = {"Accept": "application/json"}
-        if method == "POST":
-            headers["Idempotency-Key"] = uuid.uuid4().hex
-        url = f"{next(self._addresses)}{path}"
-        response = await self._http.request(method, url, json=body, headers=headers)
-        response.raise_for_status()
-        answer: Json = response.json()
-        return answer
+        return list(await asyncio.gather(*map(one, run_ids)))

@@ -5,7 +5,7 @@ of those that have ended is in the postmaster's account of its children, so noth
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,12 @@ class Machine:
             cpu_s = family_cpu_s(process.pid, stats)
             roles[process.role] = roles.get(process.role, 0.0) + cpu_s
         return roles
+
+    def cpu_of(self, names: Collection[str]) -> float:
+        """CPU seconds so far of the processes of these names."""
+        stats = _stats()
+        named = (p for p in self._topology.processes if p.name in names)
+        return sum(family_cpu_s(process.pid, stats) for process in named)
 
     def resident_bytes(self, role: Role) -> int:
         stats = _stats()

@@ -1,4 +1,4 @@
-"""What is measured, and what a figure means.
+"""What a run costs beside the bare graph, and what that figure means.
 
 CPU is compared, not time: it does not depend on what else the machine is doing at the moment. Ours
 and the bare graph run in turns, so that what changes over the minutes changes for both; of all
@@ -10,56 +10,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
-from deploy.load.client import Counter, LoadClient, Order
+from common.errors import Misconfigured
+from deploy.load.client import Order
 from deploy.load.machine import Machine, spent
+from deploy.load.stage import Figures, Stage, total
 from deploy.topology import Role
 
 _ROUNDS = 5
-_IDLE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    """CPU of one run in milliseconds: by process with us, and as a bare graph; `bare_postgres_ms`
-    is what Postgres spent on the bare graph's checkpoints."""
-
-    kind: str
-    events: int
-    ours_ms: dict[Role, float]
-    bare_ms: float
-    bare_postgres_ms: float
-    first_event_p50_ms: float
-    first_event_p99_ms: float
-
-    @property
-    def ratio(self) -> float:
-        """Our processes beside the one that runs the graph itself."""
-        return (self.ours_ms.get("gateway", 0.0) + self.ours_ms.get("runner", 0.0)) / self.bare_ms
-
-    @property
-    def ratio_of_all(self) -> float:
-        """The same with the servers on both sides."""
-        return sum(self.ours_ms.values()) / (self.bare_ms + self.bare_postgres_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class FanOut:
-    """Many streams on one run."""
-
-    subscribers: int
-    delivered: int
-    expected: int
-    gateway_cpu_s: float
-    idle_bytes_per_stream: float
-
-    @property
-    def events_per_cpu_s(self) -> float:
-        return self.delivered / self.gateway_cpu_s if self.gateway_cpu_s else float("nan")
+_RUN_EVENTS = (10, 100)
 
 
 class Bare:
@@ -91,53 +53,44 @@ class Bare:
         return float(json.loads(self._child.stdout.readline())["cpuS"])
 
 
-async def overhead(
-    client: LoadClient, machine: Machine, bare: Bare, order: Order, runs: int
-) -> Overhead:
+async def overhead(stage: Stage) -> Figures:
+    """Runs of ten and of a hundred events. Raises Misconfigured for a system elsewhere."""
+    database_url = stage.topology().database_url
+    if not database_url:
+        raise Misconfigured("`overhead` is measured on this machine only: leave --url out")
+    figures: Figures = {}
+    with Bare.opened(database_url) as bare:
+        for events in _RUN_EVENTS:
+            figures |= await _beside(stage, bare, Order(stage.amount.kind, events))
+    return figures
+
+
+async def _beside(stage: Stage, bare: Bare, order: Order) -> Figures:
     """Rounds in turns, after one of each that does not count."""
     ours: list[dict[Role, float]] = []
     alone: list[tuple[float, float]] = []
-    counters: list[Counter] = []
     for number in range(_ROUNDS + 1):
-        cost, counted = await _ours(client, machine, order, runs)
-        cost_alone = await asyncio.to_thread(_bare, machine, bare, order, runs)
+        cost = await _ours(stage, order)
+        cost_alone = await asyncio.to_thread(_bare, stage.machine, bare, order, stage.amount.runs)
         if number:
             ours.append(cost)
             alone.append(cost_alone)
-            counters += counted
-    p50, p99 = _percentiles([c.first_s for c in counters if c.first_s is not None])
-    roles = {role: median(cost[role] for cost in ours) / runs * 1000 for role in ours[0]}
-    own, postgres = (median(costs) / runs * 1000 for costs in zip(*alone, strict=True))
-    return Overhead(order.kind, order.events, roles, own, postgres, p50, p99)
+    roles = {role: median(cost[role] for cost in ours) for role in ours[0]}
+    own_s, postgres_s = (median(costs) for costs in zip(*alone, strict=True))
+    per_run_ms = 1000 / stage.amount.runs
+    return {
+        f"ratio_{order.events}": total(roles, ["gateway", "runner"]) / own_s,
+        f"ratio_all_{order.events}": total(roles) / (own_s + postgres_s),
+        f"gateway_ms_{order.events}": roles.get("gateway", 0.0) * per_run_ms,
+        f"runner_ms_{order.events}": roles.get("runner", 0.0) * per_run_ms,
+        f"bare_ms_{order.events}": own_s * per_run_ms,
+    }
 
 
-async def fan_out(client: LoadClient, machine: Machine, order: Order, subscribers: int) -> FanOut:
-    """Attach all streams to a run that waits, weigh them, let it run, count what arrives."""
-    run = await client.hold(order)
-    before = machine.resident_bytes("gateway")
-    attached = asyncio.Semaphore(0)
-    async with asyncio.TaskGroup() as group:
-        streams = [
-            group.create_task(client.follow(run["id"], attached)) for _ in range(subscribers)
-        ]
-        for _ in range(subscribers):
-            await attached.acquire()
-        await asyncio.sleep(_IDLE_S)
-        weight = machine.resident_bytes("gateway") - before
-        start = machine.cpu_s()
-        await client.release(run)
-    cpu_s = spent(start, machine.cpu_s()).get("gateway", 0.0)
-    delivered = sum(stream.result().events - run["lastSequence"] for stream in streams)
-    said = (await client.find(run["id"]))["lastSequence"] - run["lastSequence"]
-    return FanOut(subscribers, delivered, said * subscribers, cpu_s, weight / subscribers)
-
-
-async def _ours(
-    client: LoadClient, machine: Machine, order: Order, runs: int
-) -> tuple[dict[Role, float], list[Counter]]:
-    start = machine.cpu_s()
-    counters = await client.runs(order, runs)
-    return spent(start, machine.cpu_s()), counters
+async def _ours(stage: Stage, order: Order) -> dict[Role, float]:
+    start = stage.machine.cpu_s()
+    await stage.client.runs(order, stage.amount.runs)
+    return spent(start, stage.machine.cpu_s())
 
 
 def _bare(machine: Machine, bare: Bare, order: Order, runs: int) -> tuple[float, float]:
@@ -145,11 +98,3 @@ def _bare(machine: Machine, bare: Bare, order: Order, runs: int) -> tuple[float,
     start = machine.cpu_s()
     own = bare.run(runs, order)
     return own, spent(start, machine.cpu_s()).get("postgres", 0.0)
-
-
-def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
-    """p50 and p99 in milliseconds."""
-    if len(seconds) < 2:
-        return (float("nan"), float("nan"))
-    cuts = quantiles(seconds, n=100, method="inclusive")
-    return cuts[49] * 1000, cuts[98] * 1000

@@ -1,6 +1,5 @@
 """The load graph, alone and in the process that it is compared with."""
 
-import json
 from typing import Any, cast
 
 import pytest
@@ -13,7 +12,7 @@ from runner.graphs.load.graph import graph
 
 
 def said(order: Order) -> Any:
-    return {"messages": [("user", json.loads(json.dumps(order.body()["message"]["content"])))]}
+    return {"messages": [("user", order.content)]}
 
 
 async def streamed(compiled: Any, given: Any, thread: str) -> list[str]:

@@ -1,19 +1,29 @@
 """How the load command counts and reads, without a system under load."""
 
 import json
+import math
 import os
 import time
 from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
-from deploy.load import report
-from deploy.load.client import Counter, Order
+from common.errors import Misconfigured
+from deploy.load import Choices, listing, load, sizes
+from deploy.load.client import Order
+from deploy.load.compare import rows
 from deploy.load.machine import Machine, Stat, family_cpu_s
-from deploy.load.measures import FanOut, Overhead
-from deploy.topology import Process, Role, Topology
+from deploy.load.metrics import DOES, METRICS
+from deploy.load.report import Report, Size, draw, markdown, text
+from deploy.load.shapes import SHAPES
+from deploy.load.stage import Amount
+from deploy.load.tap import SAMPLED_EVERY, Counter
+from deploy.topology import Process, Topology
 from runner.graphs.load.graph import order_in
 
 STREAM = b": hello\n" + b"".join(
@@ -27,15 +37,15 @@ def test_events_are_counted_wherever_the_stream_is_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     counter = Counter()
     for start, end in pairwise(edges):
-        counter.take(STREAM[start:end], now_s=1.0)
+        counter.take(STREAM[start:end], 1.0)
     assert counter.events == 20
 
 
 def test_the_first_event_is_timed_and_comments_are_not() -> None:
     counter = Counter()
-    counter.take(b": hello\n", now_s=1.0)
-    counter.take(b"id: 1\nevent: x\ndata: {}\n\n", now_s=2.0)
-    counter.take(b"id: 2\nevent: x\ndata: {}\n\n", now_s=3.0)
+    counter.take(b": hello\n", 1.0)
+    counter.take(b"id: 1\nevent: x\ndata: {}\n\n", 2.0)
+    counter.take(b"id: 2\nevent: x\ndata: {}\n\n", 3.0)
     assert counter.first_s == 2.0
 
 
@@ -70,19 +80,98 @@ def test_work_of_this_process_is_seen() -> None:
 
 def test_the_graph_understands_the_order() -> None:
     order = Order("custom", 7, rate=2.0, hold=True)
-    said = order_in([HumanMessage(order.body()["message"]["content"])])
+    said = order_in([HumanMessage(order.content)])
     assert (said.kind, said.events, said.rate, said.hold) == ("custom", 7, 2.0, True)
 
 
-def test_the_report_holds_the_ratio_and_what_was_lost() -> None:
-    ours: dict[Role, float] = {"gateway": 2.0, "runner": 10.0, "postgres": 3.0}
-    row = Overhead("tokens", 10, ours, 8.0, 2.0, 50, 90)
-    fan = FanOut(
-        subscribers=2, delivered=9, expected=10, gateway_cpu_s=0.5, idle_bytes_per_stream=1
+def made(**shapes: dict[str, float]) -> Report:
+    report = Report("steadyrun load x", Amount(), {"cores": 2, "system": "S", "python": "3"})
+    report.add(Size(1, 1), dict(shapes))
+    return report
+
+
+def test_a_report_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
+    found = {"events_per_cpu_s": 20_000.0, "delivered_share": 100.0, "apart_us_per_event": math.nan}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(made(watchers=found).wire()))
+    assert Report.read(file).wire() == made(watchers=found).wire()
+    assert (
+        json.loads(file.read_text())["sizes"][0]["shapes"]["watchers"]["apart_us_per_event"] is None
     )
-    figures = report.wire([row], fan)
-    assert json.loads(json.dumps(figures)) == figures
-    assert figures["overhead"][0]["ratio"] == 1.5
-    assert figures["overhead"][0]["ratio_of_all"] == 1.5
-    assert figures["fanOut"]["events_per_cpu_s"] == 18
-    assert "9 of 10" in report.table([row], fan)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"command": 1, "amount": {"x": 1}}'])
+def test_what_is_no_report_is_named(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(content)
+    with pytest.raises(Misconfigured, match="is no report"):
+        Report.read(file)
+
+
+def test_what_was_lost_is_said_and_makes_the_load_fail() -> None:
+    report = made(watchers={"delivered_share": 99.5}, reconnects={"lost": 0, "doubled": 2})
+    losses = ["watchers.delivered_share at 1+1: 99.5", "reconnects.doubled at 1+1: 2"]
+    assert report.losses() == losses
+    assert all(f"LOST  {loss}" in text(report) for loss in losses)
+
+
+def test_a_report_for_people_has_a_column_for_each_size_and_no_figure_that_is_none() -> None:
+    report = made(watchers={"stream_kib": 17.84, "apart_us_per_event": math.nan})
+    report.add(Size(3, 3), {"watchers": {"stream_kib": 0.0, "apart_us_per_event": math.nan}})
+    shown = markdown(report)
+    assert "| figure | unit | 1+1 | 3+3 |" in shown
+    assert "| gateway memory of an open stream | KiB | 17.8 | 0 |" in shown
+    assert "does not follow" not in shown
+
+
+def test_charts_are_images_that_say_what_they_show(tmp_path: Path) -> None:
+    report = made(watchers={"events_per_cpu_s": 20_000.0})
+    report.add(Size(2, 2), {"watchers": {"events_per_cpu_s": 10_000.0}})
+    draw(report, tmp_path)
+    (file,) = tmp_path.glob("*.svg")
+    root = ElementTree.fromstring(file.read_text())
+    widths = [float(bar.attrib["width"]) for bar in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert "CPU second" in root.attrib["aria-label"]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.1)
+
+
+def test_a_comparison_names_what_got_worse_beyond_chance() -> None:
+    before = made(watchers={"events_per_cpu_s": 100.0, "stream_kib": 10.0, "latency_p50_ms": 1.0})
+    after = made(watchers={"events_per_cpu_s": 70.0, "stream_kib": 11.0, "latency_p50_ms": 9.0})
+    verdicts = {row.metric.unit: (row.verdict, row.is_worse) for row in rows(before, after)}
+    assert verdicts == {"/s": ("worse", True), "KiB": ("=", False), "ms": ("worse", False)}
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("2", [Size(2, 2)]), ("1,2", [Size(1, 1), Size(2, 2)]), ("1+3,2+2", [Size(1, 3), Size(2, 2)])],
+)
+def test_sizes_are_said_in_short(said: str, found: list[Size]) -> None:
+    assert sizes(said) == found
+
+
+@pytest.mark.parametrize("said", ["", "0", "x", "1+2+3", "1,,2", "-1"])
+def test_sizes_that_are_none_are_refused(said: str) -> None:
+    with pytest.raises(Misconfigured, match="--replicas"):
+        sizes(said)
+
+
+def test_latency_is_read_from_some_events_and_never_negative() -> None:
+    counter = Counter()
+    for _ in range(SAMPLED_EVERY):
+        counter.take(b'id: 1\nevent: x\ndata: {"at":"2020-01-01T00:00:00.000Z"}\n\n', 0.0)
+        counter.take(b'id: 2\nevent: x\ndata: {"at":"2999-01-01T00:00:00.000Z"}\n\n', 0.0)
+    assert len(counter.latencies_s) == 2 * SAMPLED_EVERY // SAMPLED_EVERY
+    assert min(counter.latencies_s) == 0.0
+
+
+def test_every_shape_has_its_figures_and_a_line_about_it() -> None:
+    assert set(SHAPES) == set(METRICS) == set(DOES)
+    assert all(name in listing() for name in SHAPES)
+
+
+def test_shapes_that_kill_need_a_system_of_their_own() -> None:
+    with pytest.raises(Misconfigured, match="kills"):
+        load(Choices(shapes=["kills"], url="http://127.0.0.1:1"), str)
+    with pytest.raises(Misconfigured, match="no such shape: nonsense"):
+        load(Choices(shapes=["nonsense"]), str)
