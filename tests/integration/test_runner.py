@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,30 @@ async def test_a_drain_hands_runs_over_and_another_runner_ends_them(world: World
     events = await world.events(run_id)
     assert [e["sequence"] for e in events] == list(range(1, len(events) + 1))
     assert folded(events) == list(range(60))
+
+
+async def test_an_answer_that_died_with_its_runner_is_sent_again_by_the_next(
+    world: World, tmp_path: Path
+) -> None:
+    """It was sent and used, but the step that used it did not come to its end."""
+    hurried = world.settings.model_copy(update={"drain_timeout_s": 0.1})
+    first, done = Serving(hurried), tmp_path / "done"
+    run_id = await world.start("ask_and_work", json.dumps({"until": str(done)}))
+    await world.until_status(run_id, "interrupted")
+    [question] = await world.interrupts(run_id)
+    await world.decide(run_id, question, "so be it")
+
+    async def is_at_work() -> bool:
+        return "custom" in types(await world.events(run_id))
+
+    await until(is_at_work, within_s=20)
+    await first.stop()
+    assert (await world.find(run_id)).status == "queued"
+    done.touch()
+    second = Serving(world.settings)
+    run = await world.until_status(run_id, "completed", "interrupted", "failed")
+    await second.stop()
+    assert (run.status, (run.output or {}).get("said")) == ("completed", ["so be it"])
 
 
 async def test_a_lost_claim_is_given_back_and_executed(world: World) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import operator
 import time
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langgraph.config import get_stream_writer
@@ -75,6 +76,18 @@ def _question(name: str) -> Any:
 
 
 ask = StateGraph(Text).add_node("ask", _question("one")).add_edge(START, "ask").compile()
+
+
+async def _ask_and_work(state: Text) -> Text:
+    """Works on what was answered, for as long as a file is not there."""
+    answer = interrupt({"question": "one"})
+    get_stream_writer()({"working": answer})
+    while not Path(_asked(state)["until"]).exists():  # noqa: ASYNC240
+        await asyncio.sleep(0.02)
+    return {"said": [answer]}
+
+
+ask_and_work = StateGraph(Text).add_node("ask", _ask_and_work).add_edge(START, "ask").compile()
 
 _both = StateGraph(Text)
 for _name in ("one", "two"):
