@@ -26,6 +26,7 @@ _WISHES: tuple[tuple[Wish, re.Pattern[str]], ...] = (
     ("instances", re.compile(r"\binstances?\b|\bstat(e|us)\b|\bhealth|实例|状态|健康", re.I)),
     ("services", re.compile(r"\bservices?\b|\bfleet\b|服务|集群", re.I)),
     ("errors", re.compile(r"\bcontinue\b|\bkeep\b|\bgo on\b|\blook at\b|继续|看看", re.I)),
+    ("errors", re.compile(r"\bthe one (just now|before)\b|\bwhat about it\b|刚才|它呢", re.I)),
 )
 _ABNORMAL = re.compile(r"abnormal|broken|degraded|unhealthy|faulty|异常|故障|有问题", re.I)
 

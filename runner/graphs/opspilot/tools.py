@@ -23,6 +23,8 @@ from runner.authoring import (
     confirm_action,
     effect_key,
     guarded,
+    recall,
+    remember,
 )
 from runner.graphs.opspilot.fleet import ErrorEntry, Fleet, Instance, Restart
 from runner.graphs.opspilot.permissions import RESTART
@@ -57,6 +59,9 @@ class OpsTools:
         instances = await self._fleet.instances(service, _visitor(runtime))
         if not instances:
             return await self._unknown(service)
+        before = (await recall()).facts.get("instance")
+        gone = [] if before in [instance.id for instance in instances] else ["instance"]
+        remember({"service": service}, forget=gone)
         return _json(service=service, instances=[_shown(instance) for instance in instances])
 
     async def read_errors(self, service: str, runtime: Runtime, instance: str | None = None) -> str:
@@ -65,11 +70,12 @@ class OpsTools:
         if not instances:
             return await self._unknown(service)
         entries = await self._fleet.errors(service, minutes=MINUTES, visitor=_visitor(runtime))
-        return _json(
-            service=service,
-            minutes=MINUTES,
-            instances=[_diagnosis(i, entries) for i in instances if instance in (None, i.id)],
-        )
+        read = [_diagnosis(i, entries) for i in instances if instance in (None, i.id)]
+        if instance is None:
+            remember({"service": service}, forget=["instance"])
+        elif read:
+            _dealt_with(service, instance)
+        return _json(service=service, minutes=MINUTES, instances=read)
 
     async def restart_instance(
         self, instance: str, version: int, reason: str, runtime: Runtime
@@ -92,6 +98,8 @@ class OpsTools:
         if not await self._fleet.instances(service, visitor):
             return await self._unknown(service)
         broken = await self._fleet.break_instance(service, visitor)
+        if broken is not None:
+            _dealt_with(service, broken.id)
         return _json(service=service, broken=_shown(broken) if broken else None)
 
     async def _restart(self, approval: Approval, runtime: Runtime) -> str:
@@ -114,6 +122,8 @@ class OpsTools:
         done = await guarded(f"restart/{runtime.tool_call_id}", restart, was_restarted)
         if done is None:
             return _json(error="unknown_instance", instance=instance)
+        if done["outcome"] == "restarted":
+            _dealt_with(done["instance"]["service"], instance)
         return _json(**done, by=approval.by)
 
     async def _unknown(self, service: str) -> str:
@@ -131,6 +141,11 @@ def _ask(target: Instance, version: int, reason: str, call_id: str) -> Approval:
         required_permission=RESTART,
         call_id=call_id,
     )
+
+
+def _dealt_with(service: str, instance: str) -> None:
+    """What "it" is from now on. Only what the fleet knows gets here, and what was really done."""
+    remember({"service": service, "instance": instance})
 
 
 def _outcome(done: Restart | None) -> dict[str, Any] | None:
