@@ -87,7 +87,8 @@ class Answers:
 
     def _of(self, state: Durable, row: Interrupt) -> _Failure | None:
         """The failure of the step that had just got this answer."""
-        failure = self._failures.get(state.askers.get(row.native_id, ""))
+        asker = state.askers.get(row.native_id)
+        failure = None if asker is None else self._failures.get(asker.step_id)
         if failure is None or is_invalid_resume(failure.error):
             return failure
         return failure if row.answer_value in failure.given else None

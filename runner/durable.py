@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
 from langgraph.types import Interrupt, StateSnapshot
 
 from common.page import Page
@@ -16,6 +16,22 @@ from runner import breakpoints
 from runner.breakpoints import Breakpoints
 from runner.steps import finished
 from runner.steps import unfinished as unfinished_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A step that asks a person, and the values of its graph."""
+
+    step_id: str
+    values: Any
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The tool calls of the graph's last message of a model: an approval is about these."""
+        found = self.values.get("messages") if isinstance(self.values, dict) else None
+        messages = found if isinstance(found, list) else []
+        said = (m for m in reversed(messages) if isinstance(m, AIMessage))
+        return list(last.tool_calls) if (last := next(said, None)) is not None else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +57,8 @@ class Durable:
     steps_left: bool = False
     """Also steps whose result is saved and not yet in the values: then `next` is empty already."""
     left: bool = False
-    askers: Mapping[str, str] = field(default_factory=dict)
-    """The step that asks, by the question's native id; of nested ones the innermost."""
+    askers: Mapping[str, "Asker"] = field(default_factory=dict)
+    """Who asks, by the question's native id; of nested ones the innermost."""
 
     def discard(self, page: Page) -> list[str]:
         """What `run_resumed.discard` lists: every step that is executed again (contract §3).
@@ -90,9 +106,10 @@ def read(snapshot: StateSnapshot, run_id: str, stops: Breakpoints) -> Durable:
     )
 
 
-def _askers(snapshot: StateSnapshot) -> Iterator[tuple[str, str]]:
+def _askers(snapshot: StateSnapshot) -> Iterator[tuple[str, Asker]]:
     """Outer steps first: a nested question is pending in each of the steps around it."""
     for task in snapshot.tasks:
-        yield from ((question.id, task.id) for question in task.interrupts)
+        asker = Asker(task.id, snapshot.values)
+        yield from ((question.id, asker) for question in task.interrupts)
         if isinstance(task.state, StateSnapshot):
             yield from _askers(task.state)

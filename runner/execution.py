@@ -231,14 +231,16 @@ class Execution:
         return set((self.claimed.paused_at or "").split())
 
     async def _values(self) -> Any:
-        """None as well when the state cannot be read in time: the outcome must be stored."""
+        """None as well when the state cannot be read (in time): the outcome must be stored."""
         if self._graph is None:
             return None
         try:
             async with asyncio.timeout(VALUES_WITHIN_S):
                 return (await self._durable()).values
-        except TimeoutError:
-            log.warning("state_not_read")
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception as error:  # it takes too long, or what a graph wrote cannot be read
+            log.warning("state_not_read", error=type(error).__name__)
             return None
 
     @property

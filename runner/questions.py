@@ -1,8 +1,10 @@
 """Turns what a graph's `interrupt()` asked into rows of `interrupts` (contract §8)."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from langchain_core.messages import ToolCall
 from langgraph.types import Interrupt as Native
 
 from common import hitl
@@ -36,11 +38,14 @@ class Questions:
         for native_id, native in state.pending.items():
             earlier = [row for row in known if row.native_id == native_id]
             if not any(_open(row) for row in earlier):
-                question = self._question(run, graph, native)
+                asker = state.askers.get(native_id)
+                question = self._question(run, graph, native, asker.calls if asker else [])
                 rows.append(_row(run, native_id, len(earlier), question, now))
         return rows
 
-    def _question(self, run: ClaimedRun, graph: Graph, native: Native[Any]) -> hitl.Question:
+    def _question(
+        self, run: ClaimedRun, graph: Graph, native: Native[Any], calls: Sequence[ToolCall]
+    ) -> hitl.Question:
         schema = native.response_schema
         return hitl.question(
             native.value,
@@ -48,6 +53,7 @@ class Questions:
             self._masker,
             schemas=tool_schemas(graph),
             response_schema=schema if isinstance(schema, dict) else None,
+            calls=[(call["id"], call["name"], call["args"]) for call in calls],
         )
 
 

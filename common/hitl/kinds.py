@@ -75,3 +75,6 @@ class Asked(Protocol):
 
 ToolSchemas = Mapping[str, Mapping[str, Any]]
 """JSON schemas of arguments by the tool's name."""
+
+Call = tuple[str | None, str, Mapping[str, Any]]
+"""A tool call of a model's message: id, name, arguments."""

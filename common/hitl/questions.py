@@ -9,6 +9,7 @@ from typing import Any, Literal
 from common.graphfile import GraphSpec, OnExpire, OnReject
 from common.hitl.kinds import (
     LANGCHAIN_DECISIONS,
+    Call,
     Format,
     InterruptType,
     Question,
@@ -30,9 +31,12 @@ def question(
     *,
     schemas: ToolSchemas | None = None,
     response_schema: Mapping[str, Any] | None = None,
+    calls: Sequence[Call] = (),
 ) -> Question:
-    """Read what a graph asked. `response_schema` is the native interrupt's, where it has one."""
-    reader = _Reader(value, spec, masker, schemas or {}, response_schema)
+    """Read what a graph asked. `response_schema` is the native interrupt's, where it has one;
+    `calls` are those that an approval may be about: LangChain names none in its batched ones.
+    """
+    reader = _Reader(value, spec, masker, schemas or {}, response_schema, calls)
     for wanted, read in _READERS:
         if spec.interrupt_format in ("auto", wanted) and (found := read(reader)) is not None:
             return found
@@ -46,6 +50,7 @@ class _Reader:
     masker: Masker
     schemas: ToolSchemas
     response_schema: Mapping[str, Any] | None
+    calls: Sequence[Call] = ()
 
     def ours(self) -> Question | None:
         asked = self.value
@@ -71,11 +76,13 @@ class _Reader:
         if not _is_batched(asked):
             return None
         allowed = [_decisions_for(action, asked["review_configs"]) for action in asked[_ACTIONS]]
+        ids = _calls_of(asked[_ACTIONS], self.calls)
         return self._question(
             "confirm_action",
             "langchain-hitl",
             allowed=_allowed_for_all(allowed),
-            actions=[dict(action) for action in asked[_ACTIONS]],
+            payload={**asked, _ACTIONS: _named(asked[_ACTIONS], "tool_call_id", ids)},
+            actions=_named(asked[_ACTIONS], "toolCallId", ids),
             answer_schema={
                 "args": [self.schemas.get(action["name"]) for action in asked[_ACTIONS]],
                 "allowed": allowed,
@@ -138,12 +145,15 @@ class _Reader:
         required_permission: str | None = None,
         answer_schema: dict[str, Any] | None = None,
         expires_in_s: float | Literal["graph"] | None = "graph",
+        payload: Any = None,
     ) -> Question:
         ttl_s = self.spec.interrupt_ttl_s if expires_in_s == "graph" else expires_in_s
         return Question(
             type=type_,
             format=format_,
-            payload=self.masker.value(self.value, PAYLOAD_BYTES_MAX),
+            payload=self.masker.value(
+                self.value if payload is None else payload, PAYLOAD_BYTES_MAX
+            ),
             allowed_decisions=allowed,
             actions=[self.masker.value(action, PAYLOAD_BYTES_MAX) for action in actions],
             on_reject=on_reject or self.spec.on_reject or "continue",
@@ -282,6 +292,24 @@ def _args(action: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(asked: Mapping[str, Any], key: str) -> dict[str, str]:
     return {key: asked[key]} if isinstance(asked.get(key), str) else {}
+
+
+def _calls_of(actions: Sequence[Mapping[str, Any]], calls: Sequence[Call]) -> list[str | None]:
+    """The call that each action is about: the same tool and arguments, in order, each once."""
+    left, found = list(calls), []
+    for action in actions:
+        same = (c for c in left if c[1:] == (action["name"], action.get("args", {})))
+        if (call := next(same, None)) is not None:
+            left.remove(call)
+        found.append(None if call is None else call[0])
+    return found
+
+
+def _named(
+    actions: Sequence[Mapping[str, Any]], key: str, ids: Sequence[str | None]
+) -> list[dict[str, Any]]:
+    pairs = zip(actions, ids, strict=True)
+    return [({} if id_ is None else {key: id_}) | {**action} for action, id_ in pairs]
 
 
 def _allowed_for_all(allowed: Sequence[Sequence[str]]) -> list[str]:

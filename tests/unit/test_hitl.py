@@ -123,6 +123,15 @@ def test_the_actions_of_an_approval_are_told() -> None:
     ]
 
 
+def test_each_action_of_a_batched_approval_tells_its_call() -> None:
+    """LangChain names none: the same tool and arguments in the model's message, each once."""
+    calls = [("c1", "mail", {"to": "x"}), ("c2", "mail", {"to": "a"}), ("c3", "mail", {"to": "a"})]
+    found = asked(batched("mail", "mail", "call"), calls=calls)
+    assert [action.get("toolCallId") for action in found.actions] == ["c2", "c3", None]
+    told = [action.get("tool_call_id") for action in found.payload["action_requests"]]
+    assert told == ["c2", "c3", None]
+
+
 def test_what_is_shown_is_masked_and_what_is_validated_is_not() -> None:
     value = {**CONFIRM, "args": {"password": "x"}, "resource": {"token_of": "r-1"}}
     found = asked(value)

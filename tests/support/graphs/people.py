@@ -10,7 +10,8 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
-from langgraph.types import Send, interrupt
+from langgraph.runtime import get_runtime
+from langgraph.types import RetryPolicy, Send, interrupt
 from pydantic import BaseModel, field_validator
 
 from runner.authoring import confirm_action, guarded_sync, provide_input, select_option
@@ -57,6 +58,16 @@ def _wish(state: State) -> State:
     return {"said": [wish.model_dump()]}
 
 
+class _Said(TypedDict):
+    said: Annotated[list[Any], operator.add]
+
+
+def _child(name: str) -> Any:
+    """It gives back nothing but what was said: two may not both write the input."""
+    child = StateGraph(State, output_schema=_Said)
+    return child.add_node("ask", _asks({"n": name})).add_edge(START, "ask").compile()
+
+
 def _in_turn(state: State) -> State:
     return {"said": [interrupt({"n": 1}), interrupt({"n": 2})]}
 
@@ -81,9 +92,7 @@ the_same_twice = _graph(ask=_the_same_twice)
 fan = _fan.compile()
 both = _side_by_side(one=_asks({"n": 1}), two=_asks({"n": 2}))
 nested = _graph(outer=_graph(inner=_graph(ask=_in_turn)), after=lambda state: {"said": ["after"]})
-nested_side_by_side = _side_by_side(
-    left=_graph(ask=_asks({"n": "left"})), right=_graph(ask=_asks({"n": "right"}))
-)
+nested_side_by_side = _side_by_side(left=_child("left"), right=_child("right"))
 
 
 # ours
@@ -159,6 +168,40 @@ one_call = _approving(_CALLS[:1], allowed={"allowed_decisions": ["approve", "rej
 per_call = _approving(_CALLS, interrupt_mode="per_call")
 unread = _approving(_CALLS[:1])  # its format is opaque in the file: nothing is checked
 inbox = _graph(ask=_inbox)
+
+
+# what comes in between
+
+
+def _expires_late(state: State) -> State:
+    return {"said": [confirm_action("restart", expires_in_s=3600).approved]}
+
+
+def _fails(state: State) -> State:
+    raise ConnectionError("the host does not answer")
+
+
+def _retried(state: State) -> State:
+    found, execution = interrupt("?"), get_runtime().execution_info
+    if execution is not None and execution.node_attempt == 1:
+        raise ConnectionError("the host does not answer")
+    return {"said": [found]}
+
+
+def _writes(state: State) -> State:
+    return {"input": "x"}
+
+
+conflicting = _side_by_side(one=_writes, two=_writes)
+expires_late = _graph(ask=_expires_late)
+steps = _graph(one=lambda state: {"said": ["one"]}, two=lambda state: {"said": ["two"]})
+asks_and_fails = _side_by_side(ask=_asks("?"), fail=_fails)
+_retrying = StateGraph(State)
+_retrying.add_node(
+    "ask", _retried, retry_policy=RetryPolicy(initial_interval=0.01, retry_on=ConnectionError)
+)
+_retrying.add_edge(START, "ask")
+retried = _retrying.compile()
 
 
 # answers that a graph cannot use
