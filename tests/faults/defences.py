@@ -416,6 +416,47 @@ DEFENCES: tuple[Defence, ...] = (
         ["tests/integration/test_db_interrupts.py", RESUME_TESTS],
     ),
     Defence(
+        "facts_at_the_decision",
+        "I4",
+        "facts that change while a guard is asked are compared again",
+        [
+            Edit(
+                "common/db/interrupts.py",
+                ":facts_version::int IS NULL OR :facts_version::int = (\n"
+                "        SELECT facts_version FROM conversations"
+                " WHERE conversations.id = conversation_id))",
+                ":facts_version::int IS NULL OR true)",
+            )
+        ],
+        ["tests/integration/test_gateway_guard.py", "-k", "facts_that_change"],
+    ),
+    Defence(
+        "time_at_the_decision",
+        "I4",
+        "a question that expires while a guard is asked is not decided",
+        [
+            Edit(
+                "common/db/interrupts.py",
+                "(:status::text <> 'resolved' OR expires_at IS NULL OR",
+                "(:status::text IS NOT NULL OR expires_at IS NULL OR",
+            )
+        ],
+        ["tests/integration/test_gateway_guard.py", "-k", "expires_while"],
+    ),
+    Defence(
+        "a_twin_looks_again",
+        "I4",
+        "a click that is refused gets the answer that its twin was given meanwhile",
+        [
+            Edit(
+                "gateway/services/resume.py",
+                "            if meanwhile is None:\n                raise\n",
+                "            raise\n",
+            )
+        ],
+        ["tests/integration/test_gateway_guard.py", "-k", "twins_answer"],
+    ),
+    Defence(
         "sent_until_taken",
         "I4",
         "a decision is sent until the durable state shows it taken",
