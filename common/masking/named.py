@@ -168,14 +168,14 @@ class Arguments(Shown):
     _flag = re.compile(rf"(?<![A-Za-z0-9_-])--?(?P<name>[A-Za-z][A-Za-z0-9-]*+)[ \t]{{1,4}}{_OPEN}")
     _heads = (
         re.compile(
-            r"(?<![A-Za-z0-9_])(?:mysql|mariadb|mongo|sshpass)[a-z]{0,9}(?:[ \t][^\n|;]{0,250}?)?"
+            r"(?<![A-Za-z0-9_])(?:mysql|mariadb|mongo|sshpass)[a-z]{0,9}(?:[ \t][^\n|;]{0,250}?)??"
             rf"[ \t]-p[ \t]{{0,4}}{_OPEN}"
         ),
         re.compile(
             rf"(?<![A-Za-z0-9_-])-[uU][ \t]{{0,4}}[\w.@-]{{1,60}}[ \t]{{1,4}}"
             rf"-[pP][ \t]{{0,4}}{_OPEN}"
         ),
-        re.compile(rf"redis-cli(?:[ \t][^\n|;]{{0,250}}?)?[ \t]-a[ \t]{{1,4}}{_OPEN}"),
+        re.compile(rf"redis-cli(?:[ \t][^\n|;]{{0,250}}?)??[ \t]-a[ \t]{{1,4}}{_OPEN}"),
         re.compile(
             r"(?<![A-Za-z0-9_-])(?:-u|--user|--proxy-user)[ =\t]{0,4}[\"']?"
             r"[A-Za-z0-9_.@-]{1,80}:(?P<open>(?!))?(?![/\s])"

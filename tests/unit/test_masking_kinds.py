@@ -115,6 +115,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "short flag": ("-u admin -p letmein", "letmein"),
     "mysql": ("mysql -h db -uroot -pletmein app", "letmein"),
     "sshpass": ("sshpass -p letmein ssh h", "letmein"),
+    "sshpass before a port": ("sshpass -p letmein ssh -p 2200 h", "letmein"),
     "redis-cli": ("redis-cli -h r -a letmein ping", "letmein"),
     "curl": ("curl -s -u admin:letmein https://h/", "letmein"),
     "docker login": ("docker login -u bob -p letmein reg", "letmein"),
