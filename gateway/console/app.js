@@ -18,6 +18,7 @@ class App {
   constructor() {
     this.session = new Session(() => this.#signIn());
     addEventListener("hashchange", () => this.#route());
+    addEventListener("keydown", (event) => event.key === "Escape" && this.toggle && this.#menu(false));
     setInterval(() => document.hidden || this.#look(), LOOK_MS);
     document.addEventListener("visibilitychange", () => document.hidden || this.#look());
   }

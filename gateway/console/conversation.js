@@ -16,6 +16,7 @@ export class Conversation {
   #cards = new Map();
   #state = null;
   #drawing = false;
+  #sending = null; // what could not be sent yet, and its key
 
   /** `id` null: a new one, made with the first message. */
   constructor(app, id) {
@@ -74,7 +75,7 @@ export class Conversation {
     const signal = this.#closing.signal;
     const path = `/api/conversations/${this.id}`;
     const [now, messages] = await Promise.all([
-      this.api.get(`${path}/resume-state`, { signal }), this.api.list(`${path}/messages`, { signal })]);
+      this.api.get(`${path}/resume-state`, { signal }), this.api.list(`${path}/messages`, { signal, most: 5000 })]);
     const run = now.run;
     const older = messages.filter((message) => message.runId !== run?.id || message.role === "user");
     const rest = messages.filter((message) => message.runId === run?.id && message.role !== "user");
@@ -164,7 +165,8 @@ export class Conversation {
     this.composer.lock();
     try {
       const body = { message: { content: text }, ...(this.id === null ? {} : { conversationId: this.id }) };
-      const { run } = await this.api.post("/api/chat", body, { key: newKey(), signal: this.#closing.signal });
+      const { run } = await this.api.post("/api/chat", body, { key: this.#keyOf(text), signal: this.#closing.signal });
+      this.#sending = null;
       if (this.id === null) {
         this.id = run.conversationId;
         fill(this.log);
@@ -178,6 +180,12 @@ export class Conversation {
     } catch (error) {
       this.composer.failed(error instanceof Problem ? error.message : t("not_sent"));
     }
+  }
+
+  /** The same as long as it is the same message that could not be sent. */
+  #keyOf(text) {
+    if (this.#sending?.text !== text) this.#sending = { text, key: newKey() };
+    return this.#sending.key;
   }
 
   async #stop() {

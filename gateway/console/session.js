@@ -1,6 +1,6 @@
 // Who is signed in: a token in this tab's sessionStorage, from the demo or pasted by a person.
 
-import { Api } from "./client.js";
+import { Api, pause } from "./client.js";
 
 const STORED = "steadyrun.token";
 
@@ -8,7 +8,7 @@ export class Session {
   /** `onRefused` is called when the server refuses the token and no other is to be had. */
   constructor(onRefused) {
     this.onRefused = onRefused;
-    this.api = new Api({ token: sessionStorage.getItem(STORED), renew: () => this.#renew() });
+    this.api = new Api({ token: sessionStorage.getItem(STORED), renew: () => this.#renew(), wait: pauseOrOnline });
   }
 
   /** Whether there is a token: the stored one, else one for the demo user where there is a demo. */
@@ -69,5 +69,16 @@ export class Session {
   #keep(token) {
     sessionStorage.setItem(STORED, token);
     this.api.token = token;
+  }
+}
+
+/** A wait ends early when the network is back: nobody looks at a page that waits for no reason. */
+async function pauseOrOnline(ms, signal) {
+  const waiting = new AbortController();
+  const online = new Promise((resolve) => addEventListener("online", resolve, { once: true, signal: waiting.signal }));
+  try {
+    await Promise.race([pause(ms, signal), online]);
+  } finally {
+    waiting.abort();
   }
 }

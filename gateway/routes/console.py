@@ -40,7 +40,6 @@ _POLICY = "; ".join(
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": _POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "Vary": "Accept-Encoding",
     "X-Content-Type-Options": "nosniff",

@@ -193,6 +193,9 @@ def test_what_a_killed_runner_had_begun_is_withdrawn_and_its_step_says_so(
     ada.press("Approve")
     must_show_what_is_stored(ada, api())
     assert ada.page.locator(".step-discarded").count() == 1
+    ops = visit("#/operations")
+    run_id = ada.page.locator(".run").get_attribute("data-run") or ""
+    ops.until_seen(run_id[-12:])
 
 
 def test_on_a_phone_in_chinese_in_the_dark(visit: Visit, api: Client) -> None:
@@ -253,6 +256,19 @@ def test_a_run_can_be_stopped(visit: Visit) -> None:
     ada.until("cancelled")
     ada.until_seen("You stopped this run.")
     assert "Withdrawn" in ada.card.inner_text()
+
+
+def test_a_conversation_is_deleted_once_the_person_is_sure(visit: Visit) -> None:
+    ada = visit()
+    ada.say("Which services are there?")
+    ada.until("completed")
+    where = f'a[href="#/c/{ada.conversation}"]'
+    ada.page.locator(where).wait_for()
+    ada.page.on("dialog", lambda dialog: dialog.accept())
+    ada.page.locator(f"li:has({where})").hover()
+    ada.page.locator(f"li:has({where}) .bin").click()
+    ada.until_seen("What should be looked after?")
+    ada.page.locator(where).wait_for(state="detached")
 
 
 # --- questions ------------------------------------------------------------------------------------
