@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     )
     redis_timeout_s: Seconds = Field(2.0, description="limit for one answer of Redis")
     postgres_timeout_s: Seconds = Field(5.0, description="limit for one statement of ours")
+    traces_url: str | None = Field(
+        None,
+        description="where traces go, OTLP over HTTP (`http://collector:4318/v1/traces`); needs the"
+        " extra `otel`; unset: nothing is recorded",
+    )
     masking_patterns: list[str] = Field(
         [],
         description="further regular expressions (a JSON list of Python's) whose matches are"

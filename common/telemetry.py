@@ -1,4 +1,7 @@
-"""Logs as JSON lines on standard error, from structlog and the standard library, masked (I9)."""
+"""Logs as JSON lines on standard error, from structlog and the standard library, masked (I9).
+
+Lines of a request or a run that is traced carry its `trace_id` (common/tracing).
+"""
 
 import logging
 import sys
@@ -7,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from common import tracing
 from common.masking import Masker
 
 _QUIET = ("psycopg.pool", "httpx", "httpcore", "asyncio", "uvicorn.access")
@@ -16,6 +20,7 @@ def configure(level: str, masker: Masker, *, process: str) -> None:
     """Call once, at a composition root. `process` is on every line, e.g. "runner"."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _traced,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -43,6 +48,12 @@ def configure(level: str, masker: Masker, *, process: str) -> None:
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _traced(logger: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if (traceparent := tracing.current()) is not None:
+        line["trace_id"] = traceparent.split("-")[1]
+    return line
 
 
 class _Masked:

@@ -24,12 +24,13 @@ def _run(settings: GatewaySettings) -> None:
     from common import telemetry
     from common.graphfile import parse
     from common.masking import Masker
+    from common.tracing import tracing
     from gateway.app import create_app
 
     telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="gateway")
     graphs = parse(settings.graphs)
     graphs.apply_env()
-    app = create_app(settings, graphs)
+    app = create_app(settings, graphs, tracing(settings.traces_url, "gateway"))
     uvloop.run(_serve(app, settings))
 
 

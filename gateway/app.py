@@ -29,6 +29,7 @@ from common.graphfile import GraphFile
 from common.masking import Masker
 from common.ownership import OwnerActs
 from common.settings import DEMO_PERMISSIONS, GatewaySettings
+from common.tracing import Tracing
 from gateway import openapi, problems
 from gateway.auth import Authenticator, Keys, PublishedKeys, SharedSecret, Tickets
 from gateway.front import Front
@@ -67,7 +68,10 @@ logger = structlog.get_logger(__name__)
 class Gateway:
     """The parts of one gateway process, by what lives as long as it does."""
 
-    def __init__(self, settings: GatewaySettings, graphs: GraphFile) -> None:
+    def __init__(
+        self, settings: GatewaySettings, graphs: GraphFile, tracing: Tracing | None = None
+    ) -> None:
+        self.tracing = tracing or Tracing()
         self.settings, self.graphs = settings, graphs
         self.metrics = Metrics()
         self.drain = Drain(settings.drain_window_s, settings.drain_delay_s)
@@ -159,8 +163,10 @@ class Gateway:
         )
 
 
-def create_app(settings: GatewaySettings, graphs: GraphFile) -> FastAPI:
-    gateway = Gateway(settings, graphs)
+def create_app(
+    settings: GatewaySettings, graphs: GraphFile, tracing: Tracing | None = None
+) -> FastAPI:
+    gateway = Gateway(settings, graphs, tracing)
     app = FastAPI(
         title="Steadyrun",
         version="1",
@@ -230,7 +236,8 @@ def _middleware(gateway: Gateway) -> list[Middleware]:
     found: list[Middleware] = []
     if settings.cors_origins:
         found.append(Middleware(CORSMiddleware, **_cors(settings.cors_origins)))
-    found.append(Middleware(Requests, metrics=gateway.metrics, leaving=gateway.leaving))
+    around: dict[str, Any] = {"metrics": gateway.metrics, "leaving": gateway.leaving}
+    found.append(Middleware(Requests, tracing=gateway.tracing, **around))
     found.append(Middleware(BodyLimit, bytes_max=settings.body_bytes_max))
     return found
 

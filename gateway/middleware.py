@@ -12,12 +12,14 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from common.tracing import Attributes, Tracing, valid
 from gateway.metrics import Metrics
 from gateway.problems import problem
 from gateway.sse import StreamAborted
 
 logger = structlog.get_logger(__name__)
 
+_UNTRACED = Tracing()
 _QUIET = ("/healthz", "/readyz", "/metrics")
 
 
@@ -71,9 +73,14 @@ class Requests:
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, leaving: Callable[[], bool] = lambda: False
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        leaving: Callable[[], bool] = lambda: False,
+        tracing: Tracing | None = None,
     ) -> None:
         self._app, self._metrics, self._leaving = app, metrics, leaving
+        self._tracing = tracing or Tracing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,10 +88,14 @@ class Requests:
             return
         head = _Head(send, self._leaving)
         began_at = asyncio.get_running_loop().time()
-        try:
-            await self._caught(scope, receive, head)
-        finally:
-            self._observe(scope, head, asyncio.get_running_loop().time() - began_at)
+        method, parent = scope["method"], _traceparent(scope)
+        tracing = _UNTRACED if scope["path"] in _QUIET else self._tracing
+        with tracing.span(method, kind="server", parent=parent) as span:
+            try:
+                await self._caught(scope, receive, head)
+            finally:
+                self._observe(scope, head, asyncio.get_running_loop().time() - began_at)
+                span.rename(f"{method} {_route(scope)}", _described(method, scope, head))
 
     async def _caught(self, scope: Scope, receive: Receive, head: "_Head") -> None:
         try:
@@ -108,8 +119,7 @@ class Requests:
             return
         method, status = scope["method"], str(head.status)
         if not head.stream:
-            route = getattr(scope.get("route"), "path", "none")
-            self._metrics.request_s.labels(method, route, status).observe(duration_s)
+            self._metrics.request_s.labels(method, _route(scope), status).observe(duration_s)
         logger.info(
             "request",
             method=method,
@@ -117,6 +127,21 @@ class Requests:
             status=head.status,
             duration_s=round(duration_s, 4),
         )
+
+
+def _route(scope: Scope) -> str:
+    """The template, never the path."""
+    return str(getattr(scope.get("route"), "path", "none"))
+
+
+def _described(method: str, scope: Scope, head: "_Head") -> Attributes:
+    found: Attributes = {"http.request.method": method, "http.route": _route(scope)}
+    return found if head.status is None else found | {"http.response.status_code": head.status}
+
+
+def _traceparent(scope: Scope) -> str | None:
+    found = next((v for k, v in scope["headers"] if k == b"traceparent"), None)
+    return valid(found.decode("latin-1")) if found is not None else None
 
 
 class _Head:

@@ -12,6 +12,7 @@ from common import telemetry
 from common.errors import SteadyrunError
 from common.masking import Masker
 from common.settings import RunnerSettings, load
+from common.tracing import Tracing, tracing
 from runner.app import serve
 from runner.ending import BEAT_INTERVAL_S, LoopWatch, end_within
 from runner.worker import HAND_OVER_LIMIT_S
@@ -28,12 +29,13 @@ def main() -> int:
     try:
         settings = load(RunnerSettings)
         telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="runner")
-        return uvloop.run(_serve_until_signalled(settings))
+        traced = tracing(settings.traces_url, "runner")
+        return uvloop.run(_serve_until_signalled(settings, traced))
     except SteadyrunError as error:
         return _failed(str(error))
 
 
-async def _serve_until_signalled(settings: RunnerSettings) -> int:
+async def _serve_until_signalled(settings: RunnerSettings, traced: Tracing) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -46,7 +48,7 @@ async def _serve_until_signalled(settings: RunnerSettings) -> int:
     beating = asyncio.create_task(_beat(settings))
     status = 1
     try:
-        stuck = await serve(settings, stop)
+        stuck = await serve(settings, stop, tracing=traced)
         status = 0 if stuck is None else _failed(f"code of run {stuck} does not end; it ends here")
     finally:
         beating.cancel()

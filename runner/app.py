@@ -27,6 +27,7 @@ from common.masking import Masker
 from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from common.starting import when_available
+from common.tracing import Tracing
 from runner.absence import Absence
 from runner.attendance import INTERVAL_S, Attendance
 from runner.cleaner import Cleaner, Retention
@@ -52,7 +53,10 @@ THREADS_MIN = 64  # they are made as they are needed
 
 
 async def serve(
-    settings: RunnerSettings, stop: asyncio.Event, metrics: Metrics | None = None
+    settings: RunnerSettings,
+    stop: asyncio.Event,
+    metrics: Metrics | None = None,
+    tracing: Tracing | None = None,
 ) -> str | None:
     """Until `stop` is set, or code of a run does not end: then the process must (it is the run
     that this answers). Raises Misconfigured, or Unavailable if a server is missing at start."""
@@ -67,17 +71,21 @@ async def serve(
         return None
     metrics = metrics or Metrics()
     with served(metrics, settings.metrics_host, settings.metrics_port):
-        return await _live_until_stuck(settings, registry, stop, metrics)
+        return await _live_until_stuck(settings, registry, stop, metrics, tracing or Tracing())
 
 
 async def _live_until_stuck(
-    settings: RunnerSettings, registry: Registry, stop: asyncio.Event, metrics: Metrics
+    settings: RunnerSettings,
+    registry: Registry,
+    stop: asyncio.Event,
+    metrics: Metrics,
+    tracing: Tracing,
 ) -> str | None:
     leftovers = Leftovers(settings.stuck_patience_s)
     watching = asyncio.create_task(leftovers.watch())
     watching.add_done_callback(lambda _: stop.set())
     try:
-        await _live_on(settings, registry, leftovers, stop, metrics)
+        await _live_on(settings, registry, leftovers, stop, metrics, tracing)
         return watching.result() if watching.done() else None
     finally:
         watching.cancel()
@@ -89,11 +97,12 @@ async def _live_on(
     leftovers: Leftovers,
     stop: asyncio.Event,
     metrics: Metrics,
+    tracing: Tracing,
 ) -> None:
     last_look = LastLook()
     while not stop.is_set():
         try:
-            await _Life(settings, registry, leftovers, stop, last_look, metrics).live()
+            await _Life(settings, registry, leftovers, stop, last_look, metrics, tracing).live()
         except Unavailable as error:
             log.warning("life_ended", what=error.what)
             await _unless(stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
@@ -139,8 +148,9 @@ class _Life:
         stop: asyncio.Event,
         last_look: LastLook,
         metrics: Metrics,
+        tracing: Tracing,
     ) -> None:
-        self._metrics = metrics
+        self._metrics, self._tracing = metrics, tracing
         self._last_look = last_look
         self._settings = settings
         self._registry = registry
@@ -200,6 +210,7 @@ class _Life:
             may_execute=lambda: self._lease.held,
             leftovers=self._leftovers,
             metrics=self._metrics,
+            tracing=self._tracing,
         )
         self._worker = Worker(kit, self._id)
         owner = OwnerActs(self._db, bus_log, signals)

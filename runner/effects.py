@@ -43,6 +43,7 @@ from common.db.effects import CancelAsked
 from common.db.engine import Connection, Database
 from common.db.values import is_storable
 from common.errors import LeaseLost, Unavailable
+from common.tracing import Tracing
 from runner.authoring import effects as authoring
 from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
 from runner.guarding import counted
@@ -97,6 +98,7 @@ class Effects:
         stop: Callable[[Outcome | None], None],
         mask: Callable[[str, int], str],
         metrics: Metrics | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._db = db
         self._run_id = run_id
@@ -106,6 +108,7 @@ class Effects:
         self._stop = stop
         self._mask = mask
         self._metrics = metrics or Metrics()
+        self._tracing = tracing or Tracing()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -245,7 +248,7 @@ class Effects:
     async def _started_once(self, call: _Call) -> Any:
         """What `fn` returned. An exception of its own leaves the intent as it is."""
         try:
-            with self._outside(call.key):
+            with self._outside(call.key), self._span(call.key):
                 return await _called(call.fn, lambda: self._start(call))
         except _MayNotStart:
             if call.key not in self._started:
@@ -264,6 +267,11 @@ class Effects:
 
     def _outside(self, key: str) -> AbstractContextManager[None]:
         return authoring.performing(self._run_id, key, self._check_held)
+
+    def _span(self, key: str) -> AbstractContextManager[object]:
+        """Current in `fn`, so that what it calls outside can go on with the trace."""
+        masked = self._mask(key, KEY_CHARS_MAX) if self._tracing.on else ""
+        return self._tracing.span("effect", {"steadyrun.effect": masked}, kind="client")
 
     def _check_held(self) -> None:
         if not self._may_go_on():

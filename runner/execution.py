@@ -30,6 +30,7 @@ from common.errors import LeaseLost, Unavailable
 from common.events import Event
 from common.page import Page
 from common.runs import CancelReason
+from common.tracing import Attributes
 from runner import durable
 from runner.answers import Answers
 from runner.breakpoints import Breakpoints
@@ -45,6 +46,7 @@ from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.outlet import Outlet
 from runner.registry import Graph
+from runner.spans import ToolSpans
 from runner.steps import Steps, run_config
 from runner.storing import Storing
 from runner.translate import Translator
@@ -88,6 +90,7 @@ class Execution:
             stop=self._stop_with,
             mask=kit.masker.text,
             metrics=kit.metrics,
+            tracing=kit.tracing,
         )
         self._facts = Facts(
             *(kit.db, run, self._spec.fact_permissions, kit.masker), stopped=self._stop.done
@@ -95,6 +98,7 @@ class Execution:
         self._answers = Answers(kit, run)
         self._left_branches = False  # a stream failed and the run goes on
         self._work = Work()
+        self._spans = ToolSpans(kit.tracing)
         self._translator: Translator | None = None
         if run.cancel_requested is not None:
             self.cancel(run.cancel_requested)
@@ -129,6 +133,7 @@ class Execution:
         with (
             structlog.contextvars.bound_contextvars(run_id=run.id, epoch=run.epoch),
             metrics.execution_s.time(),
+            self._kit.tracing.span("run", _described(run), kind="consumer", parent=run.traceparent),
         ):
             try:
                 await self._chain()
@@ -374,6 +379,7 @@ class Execution:
     def _tell(self, events: list[Event]) -> None:
         if not self._open_outlet.is_mute:
             self._page.apply(events)
+            self._spans.feed(events)
             self._open_outlet.emit(events)
 
     async def _input(self, state: Durable, answers: dict[str, Any]) -> Any:
@@ -408,6 +414,7 @@ class Execution:
     def _close(self, translator: Translator) -> None:
         self._translator = None
         self._tell(translator.close())
+        self._spans.close()
 
     def _new_config(self, steps: Steps, *others: BaseCallbackHandler) -> RunnableConfig:
         run = self.claimed
@@ -444,6 +451,16 @@ class Execution:
             interrupt_after=run.input.get("interruptAfter") or None,
         )
         return stream
+
+
+def _described(run: ClaimedRun) -> Attributes:
+    reason = run.resume_reason or "start"
+    return {
+        "steadyrun.run_id": run.id,
+        "steadyrun.epoch": run.epoch,
+        "steadyrun.graph": run.graph,
+        "steadyrun.reason": reason,
+    }
 
 
 _TIMED_OUT = Failed("RUN_TIMEOUT", "The run took longer than it may.", True)

@@ -8,6 +8,7 @@ from common.bus.signals import Signals
 from common.db.engine import Database
 from common.masking import Masker
 from common.settings import RunnerSettings
+from common.tracing import Tracing
 from runner.leftovers import Leftovers
 from runner.metrics import Metrics
 from runner.publisher import Publisher
@@ -31,6 +32,7 @@ class Kit:
     """Whether the lease holds, by the local clock; for any thread."""
     leftovers: Leftovers
     metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing = field(default_factory=Tracing)
 
     def timeout_s(self, graph: str) -> float:
         """Longest execution of a run of this graph, over all its owners."""

@@ -40,6 +40,7 @@ _FIELDS = [
     "replayable",
     "paused_at",
     "executed_s",
+    "traceparent",
 ]
 COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
@@ -47,9 +48,9 @@ _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
 _INSERT_RUN = f"""
 run AS (
     INSERT INTO runs (id, conversation_id, user_id, user_message_id, graph, input, principal,
-                      metadata, on_disconnect, waiting)
+                      metadata, on_disconnect, waiting, traceparent)
     SELECT :id, :conversation, :user, :message, :graph, :input::jsonb, :principal::jsonb,
-           :metadata::jsonb, :on_disconnect, {{waiting}}
+           :metadata::jsonb, :on_disconnect, {{waiting}}, :traceparent
     ON CONFLICT (conversation_id) WHERE {IS_ACTIVE} DO NOTHING
     RETURNING {COLUMNS}),
 message AS (

@@ -65,6 +65,7 @@ class Run:
     replayable: bool
     paused_at: str | None
     executed_s: float
+    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class NewRun:
     metadata: dict[str, Any]
     on_disconnect: OnDisconnect = "continue"
     on_conflict: OnConflict = "reject"
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +420,7 @@ def _creation_values(new: NewRun) -> dict[str, Any]:
         "principal": new.principal,
         "metadata": new.metadata,
         "on_disconnect": new.on_disconnect,
+        "traceparent": new.traceparent,
     }
 
 

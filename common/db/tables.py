@@ -168,6 +168,7 @@ runs = Table(
     Column("executed_s", Double, nullable=False, server_default=text("0")),
     _moment("claimed_at", null=True),
     _moment("overdue_at", null=True),
+    Column("traceparent", Text),
     CheckConstraint(one_of("status", STATUSES), name="runs_status"),
     CheckConstraint("(status = 'running') = (runner_id IS NOT NULL)", name="runs_runner"),
     CheckConstraint(f"({IS_TERMINAL}) = (finished_at IS NOT NULL)", name="runs_finished"),

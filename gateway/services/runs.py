@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from common import tracing
 from common.bus.log import LogReader
 from common.bus.signals import Signals
 from common.db import archive, conversations, interrupts, runs
@@ -210,6 +211,7 @@ class Runs:
             metadata=request.metadata,
             on_disconnect=request.on_disconnect or spec.on_disconnect,
             on_conflict=request.on_conflict,
+            traceparent=tracing.current(),
         )
 
     async def _announce(self, run_id: str, conversation_id: str, request: RunRequest) -> None:

@@ -15,6 +15,7 @@ from common.graphfile import GraphFile, GraphSpec
 from common.loading import Reference
 from common.settings import GatewaySettings
 from common.sse import Decoder, ServerEvent
+from common.tracing import Tracing
 from gateway.app import Gateway, create_app
 from gateway.server import DrainingServer, listen, server
 from tests.support import rows
@@ -77,8 +78,10 @@ class Edge:
 
 
 @asynccontextmanager
-async def serving(options: GatewaySettings, graphs: GraphFile | None = None) -> AsyncIterator[Edge]:
-    app = create_app(options, graphs or graph_file())
+async def serving(
+    options: GatewaySettings, graphs: GraphFile | None = None, tracing: Tracing | None = None
+) -> AsyncIterator[Edge]:
+    app = create_app(options, graphs or graph_file(), tracing)
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running = server(app.state.front, app.state.gateway.drain, options.drain_window_s)
