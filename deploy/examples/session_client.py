@@ -1,6 +1,6 @@
 """A person at a terminal and the session facade: one question after the other (contract §6).
 
-    export STEADYRUN_TOKEN=$(steadyrun token --user ada)
+    export STEADYRUN_TOKEN=$(steadyrun token --user ada --permission ops.restart)
     python deploy/examples/session_client.py --user ada
 
 The client keeps nothing. Whatever it did when it was stopped, the session tells at the next start
