@@ -22,7 +22,7 @@ STATUS: Mapping[Status, TaskStatus] = {
     "failed": "error",
     "cancelled": "completed",
 }
-_CANCELLED: Mapping[CancelReason, str] = {
+CANCELLED: Mapping[CancelReason, str] = {
     "user": "cancelled by the user",
     "rejected": "cancelled: the action was rejected",
     "expired": "cancelled: nobody decided in time",
@@ -42,7 +42,7 @@ async def answer_of(connection: Connection, run: Run) -> AgentAnswer:
     elif made.status == "error":
         made.message = str((run.error or {}).get("message", "the run has failed"))
     elif made.status == "completed":
-        made.message = _CANCELLED[run.cancel_reason] if run.cancel_reason else None
+        made.message = CANCELLED[run.cancel_reason] if run.cancel_reason else None
         said = await messages.of_run(connection, run.id, _MESSAGES_MAX, _MESSAGES_BYTES)
         made.result = _result(run.output, said)
     return made
