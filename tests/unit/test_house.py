@@ -1,5 +1,6 @@
 """The rules of the house that no tool checks by itself."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,18 @@ def test_every_package_says_why_it_exists() -> None:
         and not p.read_text().lstrip().startswith('"""')
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "deploy" / "adr").glob("*.md")), ids=lambda p: p.name
+)
+def test_a_decision_record_is_short_and_names_what_enforces_it(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert lines[0].startswith(f"# {path.name[:4]} ")
+    heads = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert heads == ["Context", "Decision", "Consequences", "Alternatives", "Enforced by"]
+    enforced = path.read_text(encoding="utf-8").split("## Enforced by")[1]
+    tests = re.findall(r"`(tests/[\w/]+\.py)`", enforced)
+    assert tests
+    assert all((ROOT / test).exists() for test in tests)
