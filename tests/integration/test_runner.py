@@ -155,6 +155,35 @@ async def test_a_question_waits_and_its_answer_continues_the_run(
     assert len(resumed["discard"]) == 1
 
 
+async def test_an_answer_that_a_stopped_node_had_is_not_taken_for_its_next_question(
+    world: World, folder: Path
+) -> None:
+    """A drain cancels the node between its two questions; the next runner gives the answer again,
+    and LangGraph must not have kept it as well."""
+    first = Serving(world.settings.model_copy(update={"drain_timeout_s": 0.2}))
+    run_id = await world.start("asking_slow_between", json.dumps({"file": str(folder)}))
+    await world.until_status(run_id, "interrupted")
+    [question] = await world.interrupts(run_id)
+    await world.decide(run_id, question, "one")
+    await until(lambda: _exists(folder / "answered"), within_s=20)
+    await first.stop()
+    second = Serving(world.settings)
+    await until(lambda: _asks(world, run_id, 2), within_s=20)
+    await world.decide(run_id, (await world.interrupts(run_id))[1], "two")
+    run = await world.until_status(run_id, "completed", "failed")
+    await second.stop()
+    assert run.output["said"] == ["one", "two"]
+
+
+async def _exists(file: Path) -> bool:
+    return await asyncio.to_thread(file.exists)
+
+
+async def _asks(world: World, run_id: str, number: int) -> bool:
+    waits = (await world.find(run_id)).status in ("interrupted", "completed")
+    return waits and len(await world.interrupts(run_id)) == number
+
+
 @pytest.mark.parametrize("first", [0, 1])
 async def test_two_questions_answered_one_after_the_other(
     world: World, runner: Serving, first: int
