@@ -30,7 +30,7 @@ ACTIVE_STATUSES: frozenset[Status] = frozenset(STATUSES) - TERMINAL_STATUSES
 
 ResumeReason = Literal["decision", "continue", "failover", "handover"]
 CancelReason = Literal["user", "rejected", "expired", "disconnected", "superseded"]
-FailureCode = Literal["GRAPH_ERROR", "RUN_TIMEOUT", "RUNNER_LOST", "EFFECT_UNKNOWN"]
+FailureCode = Literal["GRAPH_ERROR", "RUN_TIMEOUT", "RUNNER_LOST"]
 OnConflict = Literal["reject", "enqueue", "interrupt", "rollback"]
 OnDisconnect = Literal["continue", "cancel"]
 

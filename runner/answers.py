@@ -52,6 +52,8 @@ class Answers:
 
     def __init__(self, kit: Kit, run: ClaimedRun) -> None:
         self._kit, self._run = kit, run
+        self.given: Sequence[str] = ()
+        """The interrupts whose answers were last sent, or lay ready for an effect to ask for."""
         self._sent: Mapping[str, Interrupt] = {}
         self._failures: dict[str, _Failure] = {}
 
@@ -59,10 +61,19 @@ class Answers:
         """Stored answers to what is pending; what no longer is pending was taken. Fenced."""
         async with self._kit.db.connect() as conn:
             rows = await interrupts.untaken(conn, self._run.id)
-        await self._mark_taken([row for row in rows if row.native_id not in state.pending])
+        taken = [row for row in rows if self._is_taken(row, state)]
+        await self._mark_taken(taken)
+        self.given = [row.id for row in rows if row not in taken]
         self._sent = {row.native_id: row for row in rows if row.native_id in state.pending}
         self._failures.clear()
         return {native_id: row.answer_value for native_id, row in self._sent.items()}
+
+    def _is_taken(self, row: Interrupt, state: Durable) -> bool:
+        """What is said of an effect is taken in the ledger (common/db/effects). Where the graph was
+        executed with it and no effect has asked for it, none will."""
+        if not row.is_of_effect:
+            return row.native_id not in state.pending
+        return row.id in self.given
 
     @property
     def have_failed(self) -> bool:

@@ -179,6 +179,16 @@ class FencedSaver(SessionSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        with self._gate.saving():
+            return await self._put(config, checkpoint, metadata, new_versions)
+
+    async def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
         conf = config["configurable"]
         inline, blobs = _split(checkpoint["channel_values"])
         versions = {name: v for name, v in new_versions.items() if name in blobs}
@@ -209,6 +219,16 @@ class FencedSaver(SessionSaver):
         writes: Sequence[tuple[str, Any]],
         task_id: str,
         task_path: str = "",
+    ) -> None:
+        with self._gate.saving():
+            await self._put_writes(config, writes, task_id, task_path)
+
+    async def _put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
     ) -> None:
         conf = config["configurable"]
         where = (conf["thread_id"], conf["checkpoint_ns"], conf["checkpoint_id"])

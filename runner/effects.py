@@ -1,11 +1,13 @@
 """Performs the guarded effects of one execution (I5; for authors: runner/authoring/effects.py).
 
     begin ─► outcome known ────────────────────────────────────────────► returned
-      │  └─► intent of an earlier start ─► verify ─► Performed(value) ─► stored, returned
-      │                                      │  └──► UNKNOWN, no verify ─► the run fails
-      ▼                                      ▼
-    intent written by us            NOT_PERFORMED: the intent becomes ours
-      └──────────────┬───────────────────────┘
+      │  └─► intent of an earlier start ─► a person said: done ────────► stored, returned
+      │        ├─► verify ─► Performed(value) ─────────────────────────► stored, returned
+      │        │     └────► UNKNOWN, no verify, nobody has said anything ─► a person is asked
+      ▼        ▼
+    intent   NOT_PERFORMED, or UNKNOWN and a person said: again
+    is ours    │  the intent becomes ours
+      └────────┴─────┬──────────────────────
                      ▼
     may this process still execute the run? ─► no: the intent is taken back if that is still ours
                      ▼                             to do, and the execution ends
@@ -20,8 +22,13 @@ is blind.
 An intent of our own epoch that was not started here is ours as well: the answer to `begin` was lost
 and it was sent again. An epoch belongs to one execution in one process, so that is certain.
 
-What ends the run (lost, cancelled, EFFECT_UNKNOWN) is not raised where user code could catch it:
-the execution is stopped, and `guarded` does not return before it is cancelled.
+A person's word counts for the intent that was asked about, once (common/db/effects): whoever takes
+the run up after another crash asks again. "Done" is believed, whatever `verify` would say now; for
+"again" `verify` is asked once more, since it may know by now that the effect has happened.
+
+What ends the execution (lost, cancelled, a person to be asked) is not raised where user code could
+catch it: the graph is stopped, and `guarded` does not return before it is cancelled
+(`runner/asking` says when the graph is stopped to ask).
 """
 
 import asyncio
@@ -30,6 +37,7 @@ import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError as CancelledInThread
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -44,11 +52,13 @@ from common.db.engine import Connection, Database
 from common.db.values import is_storable
 from common.errors import LeaseLost, Unavailable
 from common.tracing import Tracing
+from runner.asking import Asking, Unknown
 from runner.authoring import effects as authoring
 from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
+from runner.effectcard import done, is_again, native_id
 from runner.guarding import counted
 from runner.metrics import Metrics
-from runner.outcomes import Cancelled, Failed, Outcome
+from runner.outcomes import Cancelled, Outcome
 
 KEY_CHARS_MAX: Final = 256
 OUTCOME_BYTES_MAX: Final = 256 * 1024
@@ -75,6 +85,7 @@ class _Call:
     key: str
     fn: authoring.Effect
     verify: Verify | None
+    permission: str | None
     abandoned: bool = False
     """Whoever called was cancelled: nothing more is started."""
 
@@ -84,7 +95,7 @@ class Effects:
 
     `may_go_on`: whether this process holds the run by its own clock; `may_start`: and nobody has
     stopped the execution. Both are asked from any thread. `stop(outcome)` ends the execution; None:
-    the run is lost.
+    the run is lost. `asking` is told what a person has to be asked.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class Effects:
         may_go_on: Callable[[], bool],
         stop: Callable[[Outcome | None], None],
         mask: Callable[[str, int], str],
+        asking: Asking,
         metrics: Metrics | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -107,6 +119,7 @@ class Effects:
         self._may_go_on = may_go_on
         self._stop = stop
         self._mask = mask
+        self._asking = asking
         self._metrics = metrics or Metrics()
         self._tracing = tracing or Tracing()
         self._loop = asyncio.get_running_loop()
@@ -115,6 +128,7 @@ class Effects:
         self._entered = False
         self._started: set[str] = set()
         self._working: set[asyncio.Task[Any]] = set()
+        self._held: set[asyncio.Task[Any]] = set()
         self._waiting: set[Future[Any]] = set()
 
     def enter(self) -> None:
@@ -133,30 +147,59 @@ class Effects:
         started before `enter`, whatever threads are left."""
         self._entered = False
         await self._grace(set(self._working))
-        for task in list(self._working):
+        for task in [*self._working, *self._held]:
             task.cancel()
         for future in list(self._waiting):
             future.cancel()
 
-    async def perform(self, key: str, fn: authoring.Effect, verify: Verify | None) -> Any:
+    async def perform(
+        self,
+        key: str,
+        fn: authoring.Effect,
+        verify: Verify | None = None,
+        permission: str | None = None,
+    ) -> Any:
         check_key(key)
         self._check_place(key)
-        turn = self._turns.setdefault(key, asyncio.Lock())
+        with self._asking.inside(key):
+            try:
+                return await self._in_turn(_Call(key, fn, verify, permission))
+            except asyncio.CancelledError:
+                await self._hold(key)
+                raise
+
+    async def _in_turn(self, call: _Call) -> Any:
+        turn = self._turns.setdefault(call.key, asyncio.Lock())
         async with turn:
             try:
-                return await self._sheltered(_Call(key, fn, verify))
+                return await self._sheltered(call)
             except _Ends as end:
                 await self._leave(end.outcome)
             except LeaseLost:  # of `effect_key`
                 await self._leave(None)
 
-    def perform_sync(self, key: str, fn: authoring.Effect, verify: Verify | None) -> Any:
+    async def _hold(self, key: str) -> None:
+        """Whoever called does not wait any longer for what a person is to be asked: the graph is
+        stopped before it can go on."""
+        if self._asking.asks(key) and self._asking.rest():
+            await asyncio.sleep(GRACE_S)
+
+    def perform_sync(
+        self,
+        key: str,
+        fn: authoring.Effect,
+        verify: Verify | None = None,
+        permission: str | None = None,
+    ) -> Any:
         if threading.get_ident() == self._thread:
             raise RuntimeError("in async code: await guarded(…) instead of guarded_sync(…)")
-        future = asyncio.run_coroutine_threadsafe(self.perform(key, fn, verify), self._loop)
+        performing = self.perform(key, fn, verify, permission)
+        future = asyncio.run_coroutine_threadsafe(performing, self._loop)
         self._waiting.add(future)
         try:
             return future.result()
+        except CancelledInThread:  # an Exception, which a node may catch; this is none
+            raise asyncio.CancelledError from None
         finally:
             self._waiting.discard(future)
 
@@ -176,7 +219,7 @@ class Effects:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             call.abandoned = True
-            await self._grace({work})
+            await self._grace({work} - self._held)
             raise
         finally:
             work.cancel()
@@ -205,10 +248,13 @@ class Effects:
             self._count("known")
             return _kept(effect.outcome)
         if not self._is_ours(effect):
+            word = await self._word(call.key)
+            if word is not None and (said := done(word.answer)) is not None:
+                return await self._believe(call.key, word, said.value)
             if isinstance(answer := await self._verdict(call), Performed):
                 self._count("verified")
                 return await self._complete(call.key, answer.value)
-            await self._fenced(effects.take_over, call.key)
+            await self._take_over(call, effect, word, answer)
         value = await self._complete(call.key, await self._started_once(call))
         self._count("performed")
         return value
@@ -225,25 +271,66 @@ class Effects:
             case effect:
                 return effect
 
+    async def _word(self, key: str) -> effects.Word | None:
+        asked = native_id(self._run_id, key)
+        return await self._patiently(lambda c: effects.word(c, self._run_id, asked))
+
     def _is_ours(self, effect: effects.Effect) -> bool:
         """Written under this epoch, and nothing was started."""
         return effect.epoch == self._epoch and effect.key not in self._started
 
     async def _verdict(self, call: _Call) -> authoring.Answer:
         if call.verify is None:
-            return self._ask_person(call)
+            return authoring.UNKNOWN
         with self._outside(call.key):
             answer = await _called(call.verify)
-        if answer is authoring.UNKNOWN:
-            return self._ask_person(call)
-        if not isinstance(answer, Performed) and answer is not authoring.NOT_PERFORMED:
+        if not isinstance(answer, Performed | authoring.Verdict):
             raise TypeError("verify answers Performed(value), NOT_PERFORMED or UNKNOWN")
         return answer
 
-    def _ask_person(self, call: _Call) -> NoReturn:
-        """Nobody can be asked yet, so the run fails."""
-        self._count("unknown")
-        raise _Ends(unknown(self._mask(call.key, KEY_CHARS_MAX)))
+    async def _take_over(
+        self,
+        call: _Call,
+        effect: effects.Effect,
+        word: effects.Word | None,
+        answer: authoring.Verdict,
+    ) -> None:
+        """The intent becomes ours where it is known that this is right; else a person is asked."""
+        if answer is authoring.NOT_PERFORMED:
+            await self._fenced(effects.take_over, call.key)
+        elif word is None:
+            await self._ask_person(call, effect)
+        elif is_again(word.answer):
+            await self._follow(effects.repeat, call.key, word)
+        else:  # a rejection: given up
+            raise _Ends(Cancelled("rejected"))
+
+    async def _ask_person(self, call: _Call, effect: effects.Effect) -> NoReturn:
+        """Does not go on; `settle` ends it."""
+        work = asyncio.current_task()
+        assert work is not None
+        self._working.discard(work)
+        self._held.add(work)
+        work.add_done_callback(self._held.discard)
+        self._count("asked")
+        self._asking.ask(
+            Unknown(call.key, effect.epoch, effect.runner_id, effect.started_at, call.permission)
+        )
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async def _believe(self, key: str, word: effects.Word, value: Any) -> Any:
+        self._count("told")
+        await self._follow(effects.believe, key, word, value)
+        return value
+
+    async def _follow(
+        self, act: Callable[..., Awaitable[bool]], key: str, word: effects.Word, *more: Any
+    ) -> None:
+        async def followed(connection: Connection, run_id: str, epoch: int, key: str) -> bool:
+            return await act(connection, run_id, epoch, key, word.interrupt_id, *more)
+
+        await self._fenced(followed, key)
 
     async def _started_once(self, call: _Call) -> Any:
         """What `fn` returned. An exception of its own leaves the intent as it is."""
@@ -308,15 +395,6 @@ class Effects:
                     return await act(connection)
             except Unavailable:
                 await asyncio.sleep(_RETRY_S)
-
-
-def unknown(key: str) -> Failed:
-    """`key` is masked already."""
-    message = (
-        f"The effect {key!r} was begun, and nobody knows whether it happened."
-        " It was not performed again."
-    )
-    return Failed("EFFECT_UNKNOWN", message, False)
 
 
 def check_key(key: str) -> None:

@@ -33,6 +33,7 @@ from common.runs import CancelReason
 from common.tracing import Attributes
 from runner import durable
 from runner.answers import Answers
+from runner.asking import Asking
 from runner.breakpoints import Breakpoints
 from runner.checkpointer import FencedSaver
 from runner.durable import Durable
@@ -43,7 +44,7 @@ from runner.guarding import Work, enter_graph
 from runner.inputs import described, graph_input, leave
 from runner.kit import Kit
 from runner.opening import open_outlet
-from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
+from runner.outcomes import Asked, Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.outlet import Outlet
 from runner.registry import Graph
 from runner.spans import ToolSpans
@@ -81,14 +82,16 @@ class Execution:
         self.crashed = False  # by a mistake of ours: giving the run back is charged
         self._storing: Storing
         self._context: Any = None
+        self._asking = Asking(self._gate)
         self._effects = Effects(
             kit.db,
             run.id,
             run.epoch,
-            may_start=lambda: not self._stop.done() and kit.may_execute(),
+            may_start=lambda: self._may_go_on_executing and kit.may_execute(),
             may_go_on=lambda: not self._is_lost and kit.may_execute(),
-            stop=self._stop_with,
+            stop=self._stop_graph,
             mask=kit.masker.text,
+            asking=self._asking,
             metrics=kit.metrics,
             tracing=kit.tracing,
         )
@@ -154,7 +157,10 @@ class Execution:
     async def _chain(self) -> None:
         await self._open()
         while True:
+            self._asking.reset()
             outcome = await self._stoppable(self._attempt())
+            if isinstance(outcome, Asked):
+                outcome = Waiting(await self._durable(), outcome.unknown, outcome.given)
             if await self._storing.store(outcome):
                 return
 
@@ -263,6 +269,16 @@ class Execution:
         if not self._stop.done():
             self._stop.set_result(outcome)
 
+    def _stop_graph(self, outcome: Outcome | None) -> None:
+        """An effect ends the execution; but what is to be asked is asked, and whether the run is
+        still ours is seen when that is stored."""
+        if not self._asking.is_over:
+            self._stop_with(outcome)
+
+    @property
+    def _may_go_on_executing(self) -> bool:
+        return not (self._stop.done() or self._asking.is_over)
+
     async def _stoppable(self, attempt: Coroutine[Any, Any, Outcome]) -> Outcome:
         """The attempt's outcome, or why it was stopped. Raises LeaseLost when the run was lost."""
         task = asyncio.create_task(attempt)
@@ -294,21 +310,25 @@ class Execution:
 
     async def _first_of(self, task: "asyncio.Task[Outcome]") -> Outcome:
         loop = asyncio.get_running_loop()
-        while not task.done() and not self._stop.done() and loop.time() < self._deadline:
+        while not task.done() and self._may_go_on_executing and loop.time() < self._deadline:
             await self._next_notice(task, self._deadline - loop.time())
         if self._stop.done():
             if (outcome := self._stop.result()) is None:
                 raise LeaseLost(self.claimed.id, self.claimed.epoch)
             return outcome
+        if self._asking.is_over:
+            return Asked(self._asking.unknown, self._answers.given)
         return task.result() if task.done() else _TIMED_OUT
 
     async def _next_notice(self, task: "asyncio.Task[Outcome]", timeout_s: float) -> None:
         decided = asyncio.ensure_future(self._decided.wait())
-        awaited: set[asyncio.Future[Any]] = {task, self._stop, decided}
+        asking = asyncio.ensure_future(self._asking.over.wait())
+        awaited: set[asyncio.Future[Any]] = {task, self._stop, decided, asking}
         try:
             await asyncio.wait(awaited, timeout=timeout_s, return_when="FIRST_COMPLETED")
         finally:
             decided.cancel()
+            asking.cancel()
         if self._decided.is_set():
             self._decided.clear()
             await self._storing.tell_decisions()
@@ -399,12 +419,14 @@ class Execution:
         self._translator = translator = self._new_translator(state, steps)
         self._gate.open(steps, outlet)
         config = self._new_config(steps, self._facts.open(steps).tools)
+        self._asking.open(steps)
         try:
             async for chunk in self._chunks(given, config):
                 if outlet.is_mute:
                     raise LeaseLost(self.claimed.id, self.claimed.epoch)
                 self._tell(translator.feed(chunk))
                 self._gate.note(chunk)
+                self._asking.note(chunk)
                 await outlet.room()
         finally:
             self._gate.close()
@@ -413,7 +435,7 @@ class Execution:
 
     def _close(self, translator: Translator) -> None:
         self._translator = None
-        self._tell(translator.close())
+        self._tell(translator.close(waits=self._asking.is_over))
         self._spans.close()
 
     def _new_config(self, steps: Steps, *others: BaseCallbackHandler) -> RunnableConfig:

@@ -10,8 +10,8 @@ For breakpoints behind a node a checkpoint also notes which nodes led to it (`ru
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any
 
 import structlog
@@ -44,6 +44,23 @@ class Gate:
         self._waiting: dict[str, set[str]] = {}
         self._nodes: dict[str, set[str]] = {}
         self._over = asyncio.Event()
+        self._saves = 0
+        self.on_saved: Callable[[], None] = lambda: None
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a result or a checkpoint is on its way to Postgres."""
+        return self._saves > 0
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around each write of the checkpointer."""
+        self._saves += 1
+        try:
+            yield
+        finally:
+            self._saves -= 1
+            self.on_saved()
 
     def open(self, steps: Steps, outlet: Outlet) -> None:
         """A stream begins."""

@@ -54,7 +54,7 @@ class Metrics(Meters):
         )
         self.effects = self.counter(
             "runner_effects_total",
-            "guarded effects: performed, known from an earlier execution, found done, unknown",
+            "guarded effects: performed, known from an earlier execution, found done, told, asked",
             "outcome",
         )
         self.leftovers = self.gauge(
@@ -69,7 +69,7 @@ class Metrics(Meters):
             self.outcomes.labels(outcome)
         for code in get_args(FailureCode):
             self.failures.labels(code)
-        for effect in ("performed", "known", "verified", "unknown"):
+        for effect in ("performed", "known", "verified", "told", "asked"):
             self.effects.labels(effect)
 
     def claimed(self, reason: ResumeReason | None, waited: timedelta) -> None:

@@ -1,8 +1,10 @@
 """What can come of executing a run: values, not exceptions (`runner/execution` stores each)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.runs import CancelReason, FailureCode, ResumeReason
+from runner.asking import Unknown
 from runner.durable import Durable
 
 
@@ -15,9 +17,20 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Every step that is left waits for a person."""
+    """Every step that is left waits for a person. `unknown`: the effects whose outcome is asked;
+    the graph was stopped for that, and `given` are the interrupts whose answers it had by then."""
 
     state: Durable
+    unknown: Sequence[Unknown] = ()
+    given: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The graph was stopped to ask about effects; becomes `Waiting` once its state is read."""
+
+    unknown: Sequence[Unknown]
+    given: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +61,4 @@ class HandedOver:
     reason: ResumeReason
 
 
-Outcome = Finished | Waiting | Paused | Failed | Cancelled | HandedOver
+Outcome = Finished | Waiting | Asked | Paused | Failed | Cancelled | HandedOver

@@ -1,6 +1,7 @@
-"""Turns what a graph's `interrupt()` asked into rows of `interrupts` (contract §8)."""
+"""Turns what a graph's `interrupt()` asked, and what nobody knows of its effects, into rows of
+`interrupts` (contract §8)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,8 @@ from common.db.interrupts import Interrupt, NewInterrupt
 from common.db.runs import ClaimedRun
 from common.ids import stable_id
 from common.masking import Masker
+from runner import effectcard
+from runner.asking import Unknown
 from runner.durable import Durable
 from runner.registry import Graph, Registry
 from runner.toolschemas import tool_schemas
@@ -29,19 +32,31 @@ class Questions:
         state: Durable,
         known: list[Interrupt],
         now: datetime,
+        unknown: Sequence[Unknown] = (),
     ) -> list[NewInterrupt]:
-        """The questions that are pending in the durable state and have no open row yet.
+        """The questions that are pending in the durable state, and those about effects, which have
+        no open row yet.
 
         One native id can be asked again after its answer was taken; `asked` counts that.
         """
         rows = []
-        for native_id, native in state.pending.items():
+        for native_id, question in self._asked(run, graph, state, unknown):
             earlier = [row for row in known if row.native_id == native_id]
             if not any(_open(row) for row in earlier):
-                asker = state.askers.get(native_id)
-                question = self._question(run, graph, native, asker.calls if asker else [])
                 rows.append(_row(run, native_id, len(earlier), question, now))
         return rows
+
+    def _asked(
+        self, run: ClaimedRun, graph: Graph, state: Durable, unknown: Sequence[Unknown]
+    ) -> Iterator[tuple[str, hitl.Question]]:
+        for native_id, native in state.pending.items():
+            asker = state.askers.get(native_id)
+            calls = asker.calls if asker else []
+            yield native_id, self._question(run, graph, native, calls)
+        spec = self._registry.spec(run.graph)
+        for effect in unknown:
+            card = effectcard.question(effect, spec, self._masker)
+            yield effectcard.native_id(run.id, effect.key), card
 
     def _question(
         self, run: ClaimedRun, graph: Graph, native: Native[Any], calls: Sequence[ToolCall]

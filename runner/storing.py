@@ -19,7 +19,7 @@ from common.runs import CancelReason, ResumeReason, Status
 from runner import history
 from runner.durable import Durable
 from runner.kit import Kit
-from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
+from runner.outcomes import Asked, Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.outlet import Change, Declined, Outlet
 from runner.registry import Graph
 from runner.telling import interrupt_event
@@ -90,8 +90,10 @@ class Storing:
         match outcome:
             case Finished(state):
                 return await self._finish(state)
-            case Waiting(state):
-                return await self._wait(state)
+            case Waiting():
+                return await self._wait(outcome)
+            case Asked():
+                raise AssertionError("becomes Waiting before it is stored")
             case Paused(state):
                 return await self._pause(state, [_paused("breakpoint", state)], at=state.standing)
             case Failed():
@@ -159,15 +161,16 @@ class Storing:
         rows = await self._patiently(lambda conn: interrupts.of_run(conn, self._run.id))
         return [row for row in rows if row.status == "pending" or not row.told]
 
-    async def _wait(self, state: Durable) -> bool:
+    async def _wait(self, waiting: Waiting) -> bool:
         """New questions are stored, then told; those that were told before are not told again."""
         self.asked = True
         known = await self._patiently(lambda conn: interrupts.of_run(conn, self._run.id))
         now = await self._patiently(interrupts.now)
         assert self._graph is not None  # it has just been executed
-        rows = self._kit.questions.new(self._run, self._graph, state, known, now)
+        state = waiting.state
+        rows = self._kit.questions.new(self._run, self._graph, state, known, now, waiting.unknown)
         events = [interrupt_event(row) for row in rows] or [_paused("pending_interrupts", state)]
-        return await self._pause(state, events, rows)
+        return await self._pause(state, events, rows, given=waiting.given)
 
     async def _pause(
         self,
@@ -175,6 +178,7 @@ class Storing:
         events: list[Event],
         rows: list[interrupts.NewInterrupt] | None = None,
         at: Sequence[str] = (),
+        given: Sequence[str] = (),
     ) -> bool:
         run = self._run
         stored = self._messages(state.values)
@@ -190,6 +194,7 @@ class Storing:
                 last_sequence=last,
                 next_nodes=state.next,
                 paused_at=" ".join(at) or None,
+                given=given,
             ):
                 raise Declined
 

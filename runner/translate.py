@@ -89,16 +89,18 @@ class Translator:
             return list(self._tool(ns, data))
         return list(self._custom(data)) if kind == "custom" else []
 
-    def close(self) -> list[Event]:
+    def close(self, *, waits: bool = False) -> list[Event]:
         """The stream has ended: what was held back, and the end of what a failure left open.
 
         Steps that wait for a person have ended by their RESULT, so after a normal end or an
-        interrupt nothing is left but text of nodes that LangGraph hides.
+        interrupt nothing is left but text of nodes that LangGraph hides. `waits`: what is left
+        open waits for a person as well.
         """
-        events = [*self._speech.finish_all(), *self._tools.fail_all()]
+        events = [*self._speech.finish_all(), *([] if waits else self._tools.fail_all())]
         for step_id, step in self._steps.items():
             events += self._release(step)
-            events += self._end(step_id, self._cut(step_id)) if self._is_open(step) else []
+            if self._is_open(step):
+                events += self._end(step_id, "interrupted" if waits else self._cut(step_id))
         return events
 
     # steps

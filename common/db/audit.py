@@ -3,7 +3,9 @@
 Nothing that serves or executes runs needs this: it is for drills and for looking into a case.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from common.db.engine import Connection
 from common.db.messages import Message
@@ -12,11 +14,13 @@ from common.db.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class EffectBegun:
-    """A guarded effect's row: begun under `epoch`; `finished`: its outcome is known."""
+    """A guarded effect's row: begun under `epoch`; `finished`: its outcome is known. `decisions`:
+    what people said of it while it was not, each with interruptId, decision, by, at."""
 
     key: str
     epoch: int
     finished: bool
+    decisions: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ SELECT {", ".join(Message.__dataclass_fields__)} FROM messages
 """)
 
 _EFFECTS = Statement("""
-SELECT key, epoch, outcome IS NOT NULL FROM effects WHERE run_id = :run ORDER BY key
+SELECT key, epoch, outcome IS NOT NULL, decisions FROM effects WHERE run_id = :run ORDER BY key
 """)
 
 _CHECKPOINTS = Statement("""

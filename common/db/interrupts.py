@@ -49,6 +49,11 @@ class Interrupt:
     created_at: datetime
 
     @property
+    def is_of_effect(self) -> bool:
+        """Whether it asks about a guarded effect (runner/effectcard), not for the graph."""
+        return self.native_id.startswith("eff_")
+
+    @property
     def answer_value(self) -> Any:
         """What `interrupt()` returns to the graph; None without an answer."""
         return None if self.answer is None else self.answer["value"]

@@ -193,7 +193,8 @@ UPDATE runs SET status = 'interrupted', {LEFT}, attempts = 0, updated_at = clock
        last_sequence = :last, sequence_reserved = :last, next = :next::jsonb,
        paused_at = coalesce(:paused_at::text, paused_at)
  WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (
-       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken)
+       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL AND NOT i.taken
+          AND i.id <> ALL(:given::text[]))
 RETURNING 1
 """)
 

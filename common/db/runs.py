@@ -299,6 +299,7 @@ async def pause(
     last_sequence: int,
     next_nodes: list[str],
     paused_at: str | None = None,
+    given: Sequence[str] = (),
 ) -> bool:
     """running → interrupted. In a transaction that began with `hold`.
 
@@ -307,7 +308,8 @@ async def pause(
 
     False after a `hold` that was True: a decision or a cancel request came in between. The run must
     not wait then: look again, and go on (contract §5). `paused_at` names the breakpoint at which it
-    stands, for whoever takes it up after it was continued; None leaves the last one.
+    stands, for whoever takes it up after it was continued; None leaves the last one. `given`:
+    interrupts whose answers the graph had, and will need again since it was stopped to ask more.
     """
     return await run_sql.PAUSE.found(
         connection,
@@ -316,6 +318,7 @@ async def pause(
         last=last_sequence,
         next=next_nodes,
         paused_at=paused_at,
+        given=list(given),
     )
 
 

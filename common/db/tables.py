@@ -334,5 +334,7 @@ effects = Table(
     Column("outcome", JSONB),
     _moment("started_at"),
     _moment("finished_at", null=True),
+    Column("runner_id", Text),
+    Column("decisions", JSONB, nullable=False, server_default=text("'[]'")),
     CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="effects_outcome"),
 )

@@ -6,6 +6,7 @@ from typing import Literal
 from common.events import TERMINAL
 from deploy.drill.frames import Cut, body
 
+Choice = Literal["confirm", "select"]
 Phase = Literal["beginning", "streaming", "waiting", "ended"]
 
 
@@ -18,12 +19,14 @@ class Case:
         self.phase: Phase = "beginning"
         self.sequence = 0
         self.ended = asyncio.Event()
-        self.questions: asyncio.Queue[str | None] = asyncio.Queue()
+        self.questions: asyncio.Queue[tuple[str, Choice] | None] = asyncio.Queue()
         self._known: set[str] = set()
 
     def see(self, frame: Cut) -> None:
         if frame.type == "interrupt":
-            self._ask(body(frame.raw).get("interruptId"))
+            asked = body(frame.raw)
+            about_an_effect = asked.get("interruptType") == "select_option"
+            self._ask(asked.get("interruptId"), "select" if about_an_effect else "confirm")
         if frame.sequence > self.sequence:
             self.sequence = frame.sequence
             self.phase = _phase(frame.type)
@@ -34,10 +37,10 @@ class Case:
         """Nothing more is asked."""
         self.questions.put_nowait(None)
 
-    def _ask(self, interrupt: str | None) -> None:
+    def _ask(self, interrupt: str | None, choice: Choice) -> None:
         if interrupt is not None and interrupt not in self._known:
             self._known.add(interrupt)
-            self.questions.put_nowait(interrupt)
+            self.questions.put_nowait((interrupt, choice))
 
 
 def _phase(type_: str) -> Phase:

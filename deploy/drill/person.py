@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import httpx
 
-from deploy.drill.case import Case
+from deploy.drill.case import Case, Choice
 from deploy.drill.doors import LATER, NO_ANSWER, Doors
 from deploy.drill.record import Act, Json, Record, What
 
@@ -126,9 +126,9 @@ class Person:
 
     async def decide_all(self) -> None:
         """Whatever the run asks, until the case is closed."""
-        while (interrupt := await self._case.questions.get()) is not None:
+        while (asked := await self._case.questions.get()) is not None:
             await asyncio.sleep(self._rng.choice([0.0, self._rng.uniform(0.0, 1.0)]))
-            await self.decide(interrupt, self._manner())
+            await self.decide(*asked, self._manner())
 
     def _manner(self) -> Manner:
         return self._rng.choices([*_MANNERS], [*_MANNERS.values()])[0]
@@ -137,11 +137,18 @@ class Person:
         await asyncio.sleep(after_s)
         await self._cancel()
 
-    async def decide(self, interrupt: str, manner: Manner) -> None:
+    async def decide(self, interrupt: str, choice: Choice, manner: Manner) -> None:
+        """An effect of which nobody knows is not approved: it is done again, or taken as done."""
         keys = (self._key(), self._key())
+        words: dict[str, Any] = {}
+        if choice == "select":
+            words["approve"] = {"select": self._rng.choice(["again", "done"])}
         acts = [
             self._click(
-                interrupt, decision, keys[n], _IMPATIENT_S if manner == "impatient" else None
+                interrupt,
+                words.get(decision, decision),
+                keys[n],
+                _IMPATIENT_S if manner == "impatient" else None,
             )
             for decision, n in _CLICKS[manner]
         ]
@@ -150,7 +157,7 @@ class Person:
         await asyncio.gather(*acts)
 
     def _click(
-        self, interrupt: str, decision: str, key: str, first_timeout_s: float | None = None
+        self, interrupt: str, decision: Any, key: str, first_timeout_s: float | None = None
     ) -> Awaitable[Act]:
         post = Post(
             "decide",

@@ -66,9 +66,9 @@ class Examine:
     async def choices(self, case: Case, request: Request) -> list[Choice]:
         """4: shape, format and validator; 5: a reject that cancels asks no more; 6 and 7."""
         choices = [self._choice(case, row, request) for row in case.rows]
-        values = {c.interrupt.id: c.answer["value"] for c in choices if c.answer is not None}
-        if values:
-            wires = [wire(row) for row in case.rows]
+        given = [c for c in choices if c.answer is not None and not c.interrupt.is_of_effect]
+        if values := {c.interrupt.id: c.answer["value"] for c in given if c.answer is not None}:
+            wires = [wire(choice.interrupt) for choice in given]
             await self._hooks.validate(case.run.graph, values, wires, case.principal)
         if any(choice.cancels for choice in choices):
             return choices

@@ -13,8 +13,11 @@ the run's epoch; `pay` is not started by a process that has lost the run.
 What cannot be closed from here: the process dies, or stands still, *after* `pay` was started and
 before its outcome is stored. Then nobody knows whether it happened, and it is not performed again
 by guessing. `verify` may know: it asks the outside system and answers `Performed(value)`,
-`NOT_PERFORMED` (it is performed then) or `UNKNOWN`. Without a `verify`, and on `UNKNOWN`, the run
-ends as failed with `EFFECT_UNKNOWN`, whatever the graph catches.
+`NOT_PERFORMED` (it is performed then) or `UNKNOWN`. Without a `verify`, and on `UNKNOWN`, a person
+is asked, by an interrupt of the run: do it again, it is done (perhaps with its result), or give
+up, which cancels the run. Until then this call does not return, whatever the graph catches; when
+the answer comes the node is executed from its beginning, as after `interrupt()`. `permission` says
+who may answer; without one the owner of the conversation does.
 
 A process can also be stopped between its last look at its lease and the first byte that `pay`
 sends, and go on when another has asked, heard "not performed", and performed it. The last look is
@@ -87,9 +90,13 @@ class OutcomeRefused(Exception):
 class Performer(Protocol):
     """Performs the guarded effects of one execution: the runner's, or a rehearsal's."""
 
-    async def perform(self, key: str, fn: Effect, verify: Verify | None) -> Any: ...
+    async def perform(
+        self, key: str, fn: Effect, verify: Verify | None, permission: str | None
+    ) -> Any: ...
 
-    def perform_sync(self, key: str, fn: Effect, verify: Verify | None) -> Any: ...
+    def perform_sync(
+        self, key: str, fn: Effect, verify: Verify | None, permission: str | None
+    ) -> Any: ...
 
 
 current: ContextVar[Performer] = ContextVar("performer")
@@ -109,18 +116,22 @@ outside: ContextVar[Outside] = ContextVar("outside")
 """Set while `fn` or `verify` is executed."""
 
 
-async def guarded(key: str, fn: Effect, verify: Verify | None = None) -> Any:
+async def guarded(
+    key: str, fn: Effect, verify: Verify | None = None, *, permission: str | None = None
+) -> Any:
     """Perform `fn` at most once in this run; what it returned the first time.
 
     Raises what `fn` and `verify` raise, OutcomeRefused, ValueError for an unusable key, and
     RuntimeError outside of a run.
     """
-    return await _performer().perform(key, fn, verify)
+    return await _performer().perform(key, fn, verify, permission)
 
 
-def guarded_sync(key: str, fn: Effect, verify: Verify | None = None) -> Any:
+def guarded_sync(
+    key: str, fn: Effect, verify: Verify | None = None, *, permission: str | None = None
+) -> Any:
     """`guarded` for sync nodes and tools, which LangGraph runs in threads; blocks the thread."""
-    return _performer().perform_sync(key, fn, verify)
+    return _performer().perform_sync(key, fn, verify, permission)
 
 
 def effect_key() -> str:
@@ -156,14 +167,18 @@ class _Rehearsal:
     def __init__(self) -> None:
         self._outcomes: dict[str, Any] = {}
 
-    async def perform(self, key: str, fn: Effect, verify: Verify | None) -> Any:
+    async def perform(
+        self, key: str, fn: Effect, verify: Verify | None, permission: str | None
+    ) -> Any:
         if key not in self._outcomes:
             with performing("rehearsal", key, lambda: None):
                 made = fn()
                 self._outcomes[key] = await made if isawaitable(made) else made
         return self._outcomes[key]
 
-    def perform_sync(self, key: str, fn: Effect, verify: Verify | None) -> Any:
+    def perform_sync(
+        self, key: str, fn: Effect, verify: Verify | None, permission: str | None
+    ) -> Any:
         if key not in self._outcomes:
             with performing("rehearsal", key, lambda: None):
                 self._outcomes[key] = fn()

@@ -463,8 +463,8 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 "runner/answers.py",
-                "if row.native_id not in state.pending]",
-                "if row.native_id]",
+                "return row.native_id not in state.pending",
+                "return True",
             )
         ],
         [RUNNER_TESTS],
@@ -504,7 +504,7 @@ DEFENCES: tuple[Defence, ...] = (
                 RUN_SQL,
                 "WHERE {_HELD} AND cancel_requested IS NULL AND NOT EXISTS (\n"
                 "       SELECT FROM interrupts i WHERE i.run_id = runs.id AND i.answer IS NOT NULL"
-                " AND NOT i.taken)",
+                " AND NOT i.taken\n          AND i.id <> ALL(:given::text[]))",
                 "WHERE {_HELD}",
             )
         ],

@@ -91,7 +91,7 @@ class Case:
             return f"performed {len(self.lines)} times"
         if run.status == "completed" and len(self.lines) == 1:
             return None
-        if not self.verify and run.error and run.error["code"] == "EFFECT_UNKNOWN":
+        if not self.verify and run.status == "interrupted":
             return None
         return (
             f"{run.status} in epoch {run.epoch} with {len(self.lines)} lines, {run.output},"
@@ -149,7 +149,7 @@ class Field:
             if all(runner.is_dead or runner.is_stopped for runner in self.runners):
                 self.revive_one()
             found = [await self._find(case.run_id) for case in cases]
-            done = all(run.status in ("completed", "failed") for run in found)
+            done = all(run.status in ("completed", "failed", "interrupted") for run in found)
             return {run.id: run for run in found} if done else {}
 
         return await until(all_ended, PATIENCE_S)

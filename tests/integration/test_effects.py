@@ -46,7 +46,7 @@ async def taken_up_with_intent(world: World, content: str) -> Run:
     async with world.db.connect() as conn:
         await conn.rows("INSERT INTO effects (run_id, key, epoch) VALUES ($1, 'append', 0)", run_id)
     serving = Serving(world.settings)
-    run = await world.until_status(run_id, "completed", "failed")
+    run = await world.until_status(run_id, "completed", "failed", "interrupted")
     await serving.stop()
     return run
 
@@ -104,16 +104,14 @@ async def test_what_cannot_be_kept_fails_the_run_and_the_effect_counts_as_perfor
 
 @pytest.mark.parametrize("catches", [False, True])
 @pytest.mark.parametrize("verify", [None, "unknown"])
-async def test_an_intent_of_a_dead_runner_that_nobody_can_verify_fails_the_run(
+async def test_an_intent_of_a_dead_runner_that_nobody_can_verify_is_asked_about(
     world: World, asked: Asked, catches: bool, verify: str | None
 ) -> None:
     run = await taken_up_with_intent(world, asked.content(catches=catches, verify=verify))
-    assert run.error is not None
-    assert run.error["code"] == "EFFECT_UNKNOWN"
-    assert "'append'" in run.error["message"]
+    assert run.status == "interrupted"
+    [card] = await world.interrupts(run.id)
+    assert "'append'" in card.payload["title"]
     assert asked.lines == []
-    last = (await world.events(run.id))[-1]
-    assert (last["type"], last["code"], last["retryable"]) == ("error", "EFFECT_UNKNOWN", False)
 
 
 @pytest.mark.parametrize("fn", ["async", "sync"])
@@ -133,9 +131,10 @@ async def test_an_effect_that_failed_is_not_tried_again_without_verify(
     world: World, runner: Serving, asked: Asked
 ) -> None:
     """Its error may have come after the effect: the retry policy meets the intent."""
-    run = await ended(world, "effects", asked.content(fails="after"))
-    assert run.error is not None
-    assert run.error["code"] == "EFFECT_UNKNOWN"
+    run_id = await world.start("effects", asked.content(fails="after"))
+    await world.until_status(run_id, "interrupted")
+    [card] = await world.interrupts(run_id)
+    assert card.payload["effect"]["epoch"] == 1
     assert len(asked.lines) == 1
 
 

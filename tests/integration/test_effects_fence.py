@@ -12,9 +12,10 @@ from common.db import runs
 from common.db.engine import Connection, Database
 from common.db.runs import ClaimedRun
 from common.masking import Masker
+from runner.asking import Asking
 from runner.authoring import NOT_PERFORMED, Performed, effect_key
 from runner.effects import Effects
-from runner.outcomes import Failed
+from runner.gate import Gate
 from tests.support.rows import claim, runner, running_run
 
 
@@ -44,21 +45,27 @@ class Owner:
     """An execution reduced to its effects; `stopped` holds what ended it."""
 
     effects: Effects
+    asking: Asking
     stopped: list[Any]
+
+    @property
+    def has_stopped(self) -> bool:
+        return bool(self.stopped) or self.asking.is_over
 
     async def performs(self, fn: Callable[[], Any], verify: Any = None) -> Any:
         """What `guarded` returns; None when it ended the execution, which cancels it."""
         work = asyncio.create_task(self.effects.perform("key", fn, verify))
-        while not work.done() and not self.stopped:
+        while not work.done() and not self.has_stopped:
             await asyncio.sleep(0.002)
-        if self.stopped:
+        if self.has_stopped:
             work.cancel()
             await asyncio.wait({work})
-        return None if self.stopped else work.result()
+        return None if self.has_stopped else work.result()
 
 
 def owner(db: Database, run: ClaimedRun, may: Callable[[], bool] = lambda: True) -> Owner:
     stopped: list[Any] = []
+    asking = Asking(Gate())
     effects = Effects(
         db,
         run.id,
@@ -67,9 +74,10 @@ def owner(db: Database, run: ClaimedRun, may: Callable[[], bool] = lambda: True)
         may_go_on=may,
         stop=stopped.append,
         mask=Masker().text,
+        asking=asking,
     )
     effects.enter()
-    return Owner(effects, stopped)
+    return Owner(effects, asking, stopped)
 
 
 async def taken_over(connection: Connection, run: ClaimedRun) -> ClaimedRun:
@@ -165,9 +173,7 @@ async def test_the_outcome_of_an_older_owner_changes_nothing(
     await outside.acting.wait()
     second = owner(database, await taken_over(connection, run))
     assert await second.performs(outside.act) is None
-    [unknown] = second.stopped
-    assert isinstance(unknown, Failed)
-    assert unknown.code == "EFFECT_UNKNOWN"
+    assert [unknown.epoch for unknown in second.asking.unknown] == [1]
     outside.go_on.set()
     assert await performing is None
     assert old.stopped == [None]
@@ -218,7 +224,7 @@ async def test_a_sync_effect_in_a_thread_of_a_sync_node_ends_with_its_execution(
     await connection.rows("INSERT INTO effects (run_id, key, epoch) VALUES ($1, 'key', 0)", run.id)
     held = owner(database, run)
     node = asyncio.create_task(asyncio.to_thread(held.effects.perform_sync, "key", list, None))
-    while not held.stopped:
+    while not held.has_stopped:
         await asyncio.sleep(0.002)
     await held.effects.settle()
     await asyncio.wait({node}, timeout=20)

@@ -1,7 +1,7 @@
 """The drill's checker: for each invariant forged histories that violate it, and it says so."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -241,10 +241,6 @@ def give_up_for_dead_runners(forged: Forged) -> None:
     forged.change("run_b", status="failed", error_code="RUNNER_LOST", epoch=9)
 
 
-def ask_although_it_can_verify(forged: Forged) -> None:
-    forged.change("run_a", status="failed", error_code="EFFECT_UNKNOWN")
-
-
 def stay_behind(forged: Forged) -> None:
     forged.client("steady").finished = False
 
@@ -326,7 +322,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     *(("I5", d) for d in (perform_twice, perform_what_was_rejected, perform_nothing)),
     ("I5", look_nowhere_for_effects),
     *(("I6", d) for d in (leave_it_running, fail_for_no_reason, give_up_for_dead_runners)),
-    *(("I6", d) for d in (ask_although_it_can_verify, stay_behind, answer_nothing, break_down)),
+    *(("I6", d) for d in (stay_behind, answer_nothing, break_down)),
     *(("I7", d) for d in (end_too_early, end_before_the_pause, say_204_too_early, expire)),
     ("I7", say_complete_too_early),
     *(("I8", d) for d in (grow, be_huge)),
@@ -444,13 +440,27 @@ def test_a_wrong_history_is_wrong_though_all_have_seen_the_same(
     assert violated(told_otherwise(change)).get(invariant)
 
 
-def test_an_approved_effect_of_unknown_outcome_may_fail_where_it_cannot_be_verified() -> None:
+def asked_about_its_effect(decision: object, *, lines: int) -> Forged:
+    """A run whose person approved, and was asked later whether the effect has happened."""
     forged = right()
-    ordered = forged.record.ordered["run_a"]
-    forged.record.ordered["run_a"] = replace(ordered, order=replace(ordered.order, effect="bare"))
-    forged.change("run_a", status="failed", error_code="EFFECT_UNKNOWN")
-    assert not [text for text in violated(forged).get("I6", []) if "fault" in text]
-    assert "I5" not in violated(forged)
+    about = Question("int_effect", "resolved", decision)
+    questions = [*forged.truth.runs["run_a"].questions, about]
+    forged.change("run_a", questions=questions)
+    forged.truth.performed["drill-a"][:] = forged.truth.performed["drill-a"][:1] * lines
+    return forged
+
+
+@pytest.mark.parametrize(
+    ("decision", "right_lines", "wrong_lines"),
+    [({"select": "again"}, (1, 2), (0, 3)), ({"select": "done"}, (0, 1), (2,))],
+)
+def test_a_person_may_have_an_effect_done_again_or_taken_as_done(
+    decision: object, right_lines: Sequence[int], wrong_lines: Sequence[int]
+) -> None:
+    for lines in right_lines:
+        assert "I5" not in violated(asked_about_its_effect(decision, lines=lines))
+    for lines in wrong_lines:
+        assert violated(asked_about_its_effect(decision, lines=lines)).get("I5")
 
 
 def test_an_unanswered_attempt_to_start_is_healed_by_the_next_that_names_its_run() -> None:

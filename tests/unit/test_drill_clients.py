@@ -86,7 +86,7 @@ async def test_a_question_is_put_once_whoever_sees_it() -> None:
     for frame in (Cut(1, "run_started", b""), asked, asked):
         case.see(frame)
     assert phase_of(case) == "waiting"
-    assert case.questions.get_nowait() == "int_a"
+    assert case.questions.get_nowait() == ("int_a", "confirm")
     assert case.questions.empty()
     case.see(Cut(4, "run_resumed", b""))
     case.see(asked)  # by a client that is behind

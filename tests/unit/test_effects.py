@@ -4,15 +4,23 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import Any, get_args
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from common.masking import Masker
-from common.runs import FailureCode
+from common.db.interrupts import Interrupt
+from common.graphfile import GraphSpec
+from common.hitl import Answer, CancelRun, Invalid, answer, validate_raw
+from common.loading import Reference
+from common.masking import MASK, Masker
+from runner.asking import Unknown
 from runner.authoring import effect_key, guarded, guarded_sync, rehearsal
 from runner.authoring.effects import outside_key_of
-from runner.effects import KEY_CHARS_MAX, OUTCOME_BYTES_MAX, as_json, check_key, unknown
+from runner.effectcard import Done, done, is_again, native_id, question
+from runner.effects import KEY_CHARS_MAX, OUTCOME_BYTES_MAX, as_json, check_key
 
 
 @pytest.mark.parametrize("value", [None, 1, "数", [1, {"a": None}], {"x": 1.5}, True])
@@ -88,14 +96,59 @@ def test_the_outside_key_differs_by_run_and_key_only() -> None:
     assert outside_key_of("run_1", "a") in keys
 
 
-def test_the_failure_names_the_effect_and_is_final() -> None:
-    failed = unknown(Masker().text("mail/password=hunter2"))
-    assert failed.code == "EFFECT_UNKNOWN"
-    assert failed.code in get_args(FailureCode)
-    assert not failed.retryable
-    assert "mail/" in failed.message
-    assert "hunter2" not in failed.message
-    assert "nobody knows" in failed.message
+CARD = question(
+    Unknown("mail/password=hunter2", 3, "rnr_1", datetime(2026, 1, 2, tzinfo=UTC), "mail.send"),
+    GraphSpec("g", Reference(Path("g.py"), "g"), interrupt_ttl_s=60),
+    Masker(),
+)
+
+
+def test_the_card_masks_the_key_and_tells_when_and_by_whom() -> None:
+    text = json.dumps(CARD.payload)
+    assert "hunter2" not in text
+    assert f"mail/password={MASK}" in CARD.payload["title"]
+    assert CARD.payload["effect"]["begunAt"] == "2026-01-02T00:00:00+00:00"
+    assert "rnr_1" in CARD.payload["description"]
+    assert (CARD.required_permission, CARD.expires_in_s) == ("mail.send", 60)
+
+
+@pytest.mark.parametrize(
+    ("decision", "meant"),
+    [
+        ({"select": "again"}, "again"),
+        ({"select": "done"}, Done(None)),
+        ({"fill": {"result": [1]}}, Done([1])),
+        ({"fill": {"result": None}}, Done(None)),
+    ],
+)
+def test_each_decision_means_what_the_card_says(decision: Any, meant: Any) -> None:
+    given = answer(CARD, decision, by="ada")
+    assert isinstance(given, Answer)
+    assert is_again(given.value) is (meant == "again")
+    assert done(given.value) == (None if meant == "again" else meant)
+    raw = {name: value for name, value in given.value.items() if name != "by"}
+    assert validate_raw(CARD, raw) is None
+
+
+def test_to_reject_is_to_give_up() -> None:
+    assert isinstance(answer(CARD, "reject"), CancelRun)
+    assert done({"type": "reject"}) is None
+    assert not is_again({"type": "reject"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["approve", {"select": "perhaps"}, {"fill": {}}, {"fill": {"result": 1, "more": 2}}],
+    ids=str,
+)
+def test_a_wrong_answer_about_an_effect_is_refused(wrong: Any) -> None:
+    assert isinstance(answer(CARD, wrong), Invalid)
+
+
+def test_a_question_about_an_effect_is_told_from_those_of_the_graph() -> None:
+    is_of_effect: Any = Interrupt.is_of_effect
+    rows = [SimpleNamespace(native_id=i) for i in (native_id("run_1", "a"), "0" * 32)]
+    assert [is_of_effect.fget(row) for row in rows] == [True, False]
 
 
 def test_authors_import_no_server_and_gateways_no_effects() -> None:

@@ -4,8 +4,8 @@ from deploy.drill.dossier import Dossier, Log
 from deploy.drill.record import Ordered
 from deploy.drill.verdict import Verdict
 
-UNKNOWN = "EFFECT_UNKNOWN"
-"""Why a run fails whose effect has an unknown outcome and no `verify`: for now this is asking."""
+AGAIN, DONE = {"select": "again"}, {"select": "done"}
+"""What a person says of an effect of which nobody knows whether it happened."""
 
 
 def effects_once(dossier: Dossier) -> Verdict:
@@ -24,10 +24,15 @@ def _count(
     if not verdict.check(lines is not None, f"{place}: nobody has looked whether it happened"):
         return
     times = len(lines or ())
-    verdict.check(times <= 1, f"{place}: performed {times} times, {lines}")
+    said = [question.decision for question in log.truth.questions]
+    may = 1 + said.count(AGAIN)
+    verdict.check(
+        times <= may, f"{place}: performed {times} times, {lines}, and people said {said}"
+    )
     verdict.check(allowed or not times, f"{place}: performed, and nobody has approved it")
     if log.truth.status == "completed" and allowed:
-        verdict.check(times == 1, f"{place}: the run says that it is done, and it is not")
+        known = times >= 1 or DONE in said
+        verdict.check(known, f"{place}: the run says that it is done, and it is not")
         _noted(verdict, log, place, ordered.order.key)
 
 

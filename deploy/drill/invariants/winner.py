@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from deploy.drill.dossier import Dossier, Log, is_approval
+from deploy.drill.dossier import Dossier, Log
 from deploy.drill.record import Act, Ordered
 from deploy.drill.truth import Question
 from deploy.drill.verdict import Verdict
@@ -98,7 +98,7 @@ def _followed(verdict: Verdict, ordered: Ordered, log: Log) -> None:
         if question.status != "resolved":
             continue
         ends = log.truth.status in ("completed", "failed", "cancelled")
-        rejected = not is_approval(question.decision) and ordered.order.on_reject == "cancel"
+        rejected = question.decision == "reject" and ordered.order.on_reject == "cancel"
         followed = not rejected or log.truth.status == "cancelled"
         verdict.check(
             ends and followed,

@@ -6,6 +6,7 @@ fn          "async" (default), "sync", "made" (a sync function that makes the aw
 pause_s     of the effect, before and after the line
 fails       how often it raises after the line; "before": NotPerformed once, before the line
 returns     what the effect returns; "object", "nan", "big": what cannot be kept
+permission  who may say whether it has happened
 catches     whether the node catches everything
 executions  how often the node is executed: it raises after the effect until then
 """
@@ -95,7 +96,8 @@ class Outside:
     def look(self) -> Any:
         wanted = self._asked["verify"]
         if wanted == "unknown":
-            return UNKNOWN
+            known = self._file.with_suffix(".known").exists()
+            return Performed("found late") if known else UNKNOWN
         lines = self._file.read_text().split() if self._file.exists() else []
         return Performed("found") if effect_key() in lines else NOT_PERFORMED
 
@@ -143,7 +145,8 @@ async def _act(state: Text) -> Text:
     write = get_stream_writer()
     write({"executing": True})
     try:
-        done = await guarded(outside.key, outside.fn, outside.verify)
+        permission = asked.get("permission")
+        done = await guarded(outside.key, outside.fn, outside.verify, permission=permission)
     except BaseException:
         if not asked.get("catches"):
             raise
