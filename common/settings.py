@@ -117,6 +117,24 @@ class GatewaySettings(Settings):
     )
     streams_max: int = Field(20_000, ge=1, description="open streams of one gateway")
     streams_per_user_max: int = Field(200, ge=1, description="open streams of one user per gateway")
+    user_runs_max: int = Field(
+        0,
+        ge=0,
+        description="runs of one user that are queued or running, over all gateways; beyond it a"
+        " new one is refused (429), while decisions and cancellations are taken; 0: no limit",
+    )
+    user_streams_max: int = Field(
+        0,
+        ge=0,
+        description="open streams and waiting calls of one user over all gateways; 0: no limit"
+        " but those of each gateway, which also hold while Redis is away",
+    )
+    user_requests_per_minute_max: int = Field(
+        0,
+        ge=0,
+        description="requests of one user in a minute over all gateways, all at once if need be;"
+        " 0, or while Redis is away: no limit",
+    )
     drain_delay_s: float = Field(
         0,
         ge=0,

@@ -6,6 +6,7 @@ Nothing connects before the lifespan begins; whatever is opened there is closed 
 import asyncio
 import os
 import signal
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from common.bus.log import LogConnection, LogReader
 from common.bus.presence import Presence
 from common.bus.roster import Roster
 from common.bus.signals import Signals
+from common.bus.usage import Places, Rate
 from common.db import revision
 from common.db.engine import Database
 from common.errors import Misconfigured, Unavailable
@@ -52,6 +54,7 @@ from gateway.services.follow import Channels, Hub
 from gateway.services.history import History
 from gateway.services.hooks import Hooks
 from gateway.services.idempotency import Forgetting
+from gateway.services.limits import RequestLimit, StreamPlaces
 from gateway.services.operations import Operations
 from gateway.services.resume import Resume
 from gateway.services.roll import INTERVAL_S, Roll
@@ -84,6 +87,7 @@ class Gateway:
         )
         self.hub = self._hub()
         self.slots = Slots(settings.streams_max, settings.streams_per_user_max, self.metrics)
+        self.places = self._places()
         self.watching = self._watching()
         self.roster = Roster(self.bus, ttl_s=5 * INTERVAL_S)
         self.roll = Roll(self.roster, self.hub, self.metrics)
@@ -121,6 +125,7 @@ class Gateway:
             group.create_task(forgetting.run())
             group.create_task(self.watching.run())
             group.create_task(self.roll.run())
+            group.create_task(self.places.run())
 
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}
@@ -143,6 +148,20 @@ class Gateway:
             linger_s=settings.follow_linger_s,
             check_interval_s=settings.heartbeat_interval_s,
         )
+
+    def _places(self) -> StreamPlaces:
+        ttl_s = self.settings.presence_ttl_s
+        return StreamPlaces(
+            self.slots,
+            Places(self.bus, uuid.uuid4().hex, ttl_s=ttl_s),
+            self.settings.user_streams_max,
+            self.metrics,
+            beat_interval_s=ttl_s / 3,
+        )
+
+    def request_limit(self) -> RequestLimit:
+        most = self.settings.user_requests_per_minute_max
+        return RequestLimit(Rate(self.bus, most) if most else None, self.db, self.metrics)
 
     def _watching(self) -> Watching:
         ttl_s, grace_s = self.settings.presence_ttl_s, self.settings.disconnect_grace_s
@@ -191,26 +210,36 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     secret = _secret(settings)
     authenticator = _authenticator(settings, secret)
     tickets = Tickets(secret, settings.ticket_ttl_s)
-    asks = caller(authenticator)
+    limit = gateway.request_limit()
+    asks = caller(authenticator, limit)
     signals = Signals(gateway.bus)
     owner = OwnerActs(db, gateway.log, signals)
-    acts = Runs(db, gateway.reader, signals, owner, gateway.graphs, settings.content_bytes_max)
+    acts = Runs(
+        db,
+        gateway.reader,
+        signals,
+        owner,
+        gateway.graphs,
+        settings.content_bytes_max,
+        gateway.metrics,
+        settings.user_runs_max,
+    )
     masker = Masker(settings.masking_patterns)
     hooks = Hooks(gateway.graphs, settings.guard_timeout_s, masker)
     places = max(1, settings.gateway_pool_size // 2)
     resume = Resume(db, owner, signals, hooks, masker, gateway.graphs, concurrency=places)
     pace = Pace(settings.heartbeat_interval_s, settings.send_timeout_s)
     streams = Streams(
-        gateway.hub, gateway.slots, gateway.drain, pace, gateway.metrics, gateway.watching
+        gateway.hub, gateway.places, gateway.drain, pace, gateway.metrics, gateway.watching
     )
-    events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics)
+    events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics, limit)
     demo = health.Demo(secret if settings.demo else None, list(DEMO_PERMISSIONS))
     app.router.routes += [events.route(), *console.routes()]
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
     app.include_router(interrupts.router(db, asks))
     sessions = Sessions(db, acts, resume, owner, gateway.graphs)
-    waits = Waits(db, gateway.hub, gateway.slots, gateway.drain, settings.sync_wait_s)
+    waits = Waits(db, gateway.hub, gateway.places, gateway.drain, settings.sync_wait_s)
     app.include_router(agent.router(sessions, waits, asks))
     fleet = FleetLook(db, gateway.bus.ping, gateway.metrics)
     looks = Operations(db, gateway.roster, gateway.roll)

@@ -37,6 +37,9 @@ class Metrics(Meters):
             "gateway_slow_disconnects_total", "clients that took nothing for long and were aborted"
         )
         self.drained = self.counter("gateway_drain_aborts_total", "streams aborted by a drain")
+        self.limited = self.counter(
+            "gateway_rate_limited_total", "requests refused by a user's limits", "limit"
+        )
         self.rejected = self.counter(
             "gateway_streams_rejected_total", "streams refused at the door", "reason"
         )

@@ -96,10 +96,15 @@ def _standing_headers(code: Code) -> dict[str, str]:
 def of(error: Refused | Unavailable | HTTPException) -> Response:
     """The answer to an expected error."""
     if isinstance(error, Refused):
-        return problem(error.code, error.detail, extra=error.extra)
+        return problem(error.code, error.detail, headers=_headers(error), extra=error.extra)
     if isinstance(error, Unavailable):
         return problem("UNAVAILABLE", f"{error}; try again")
     return _framework(error)
+
+
+def _headers(error: Refused) -> Mapping[str, str]:
+    after = error.extra.get("retryAfterS")
+    return {} if after is None else {"Retry-After": str(after)}
 
 
 async def _expected(_: Request, error: Exception) -> Response:

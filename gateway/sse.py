@@ -69,7 +69,7 @@ class Slots:
         reason = self._full(user)
         if reason is not None:
             self._metrics.rejected.labels(reason).inc()
-            raise Refused("RATE_LIMITED", f"too many open streams ({reason})")
+            raise Refused("RATE_LIMITED", f"too many open streams ({reason})", limit="streams")
         self._open[user] += 1
         self._metrics.streams_open.inc()
         return Slot(self, user)
@@ -84,6 +84,14 @@ class Slots:
     def open(self) -> int:
         return self._open.total()
 
+    @property
+    def users(self) -> set[str]:
+        """Those who have a place here."""
+        return set(self._open)
+
+    def open_of(self, user: str) -> int:
+        return self._open[user]
+
     def _full(self, user: str) -> str | None:
         if self.open >= self._max:
             return "gateway"
@@ -96,18 +104,18 @@ class Slot:
     def __init__(self, slots: Slots, user: str) -> None:
         self._slots: Slots | None = slots
         self._user = user
-        self._left: Callable[[], None] | None = None
+        self._left: list[Callable[[], None]] = []
 
     def on_free(self, left: Callable[[], None]) -> None:
         """Called once, when the place is given back."""
-        self._left = left
+        self._left.append(left)
 
     def free(self) -> None:
         if self._slots is not None:
             self._slots.free(self._user)
             self._slots = None
-            if self._left is not None:
-                self._left()
+            for left in self._left:
+                left()
 
 
 class Drain:

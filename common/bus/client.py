@@ -4,9 +4,10 @@ Appending to logs has a connection of its own (common.bus.log), and so have subs
 (common.bus.fanout). Rights that a Redis user needs for all of this (one of Redis ≥ 7 begins without
 any channel):
 
-    ~<prefix>run:* ~<prefix>gateways &<prefix>run:* &<prefix>wake &<prefix>runner:* &<prefix>probe:*
+    ~<prefix>run:* ~<prefix>user:* ~<prefix>gateways
+    &<prefix>run:* &<prefix>wake &<prefix>runner:* &<prefix>probe:*
     +ping +info +select +publish +subscribe +unsubscribe +eval +evalsha +script|load +time
-    +xadd +xtrim +xrange +xrevrange +hget +hmget +hgetall +hset +hdel +del +expire
+    +xadd +xtrim +xrange +xrevrange +get +set +hget +hmget +hgetall +hset +hdel +del +expire
     +zadd +zrem +zremrangebyscore +zscore +zcount
 """
 

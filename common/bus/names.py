@@ -5,6 +5,8 @@ keeps them in one slot and a script may touch them together. A prefix separates 
 tests) that share a server: channels know nothing of database numbers.
 """
 
+from hashlib import blake2b
+
 
 def log_key(prefix: str, run_id: str) -> str:
     """The stream: one entry a batch, entry id `<last>-0`, field `b`."""
@@ -19,6 +21,20 @@ def head_key(prefix: str, run_id: str) -> str:
 def present_key(prefix: str, run_id: str) -> str:
     """The sorted set of those who watch a run, by the time at which they expire."""
     return f"{prefix}run:{{{run_id}}}:present"
+
+
+def rate_key(prefix: str, user: str) -> str:
+    """How fast a user's requests come. No user's name is in a key: it could be anything."""
+    return f"{prefix}user:{{{_digest(user)}}}:rate"
+
+
+def places_key(prefix: str, user: str) -> str:
+    """The hash of how many streams each gateway has open for a user."""
+    return f"{prefix}user:{{{_digest(user)}}}:places"
+
+
+def _digest(user: str) -> str:
+    return blake2b(user.encode(), digest_size=16).hexdigest()
 
 
 def run_channel(prefix: str, run_id: str) -> str:

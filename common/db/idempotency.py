@@ -57,6 +57,11 @@ async def find(
     return Stored(row[1]) if row[0] == fingerprint else Mismatch()
 
 
+async def is_kept(connection: Connection, user_id: str, key: str) -> bool:
+    """Whether an answer is kept under the key, whatever the request was."""
+    return await _IS_KEPT.found(connection, user=user_id, key=key)
+
+
 async def store(connection: Connection, user_id: str, key: str, response: Any) -> None:
     await _STORE.rows(connection, user=user_id, key=key, response=response)
 
@@ -73,6 +78,10 @@ ON CONFLICT (user_id, key) DO NOTHING RETURNING 1
 
 _FIND = Statement("""
 SELECT fingerprint, response FROM idempotency_keys WHERE user_id = :user AND key = :key
+""")
+
+_IS_KEPT = Statement("""
+SELECT 1 FROM idempotency_keys WHERE user_id = :user AND key = :key AND response IS NOT NULL
 """)
 
 _STORE = Statement("""

@@ -6,7 +6,7 @@ gateways and runners may restart while new ones are rolled out (style of `common
 
 from common.db.engine import Connection
 
-NEEDED = "0008"
+NEEDED = "0009"
 """The revision whose tables and columns this program uses; revisions are numbers of four digits."""
 
 

@@ -88,6 +88,10 @@ WITH superseded AS (
     + _INSERT_RUN.format(waiting="EXISTS (SELECT FROM superseded WHERE NOT waiting)")
 )
 
+HAS_ROOM = Statement("""
+SELECT has_room_for_run(:user, :most::int, :instead_of)
+""")
+
 UNENDED = Statement(f"""
 SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation AND finished_at IS NULL
  ORDER BY position

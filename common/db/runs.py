@@ -131,6 +131,17 @@ async def create(connection: Connection, new: NewRun) -> Run | None:
     raise Unavailable("Postgres")
 
 
+async def has_room(
+    connection: Connection, user_id: str, most: int, instead_of: str | None = None
+) -> bool:
+    """Whether fewer than `most` runs of the user are queued or running, those of the conversation
+    `instead_of` left out. In the transaction that creates the run, before it: whoever creates
+    another one for the user waits here until this one is committed, and then counts it.
+    """
+    values = {"user": user_id, "most": most, "instead_of": instead_of}
+    return bool(await run_sql.HAS_ROOM.value(connection, **values))
+
+
 async def find(connection: Connection, run_id: str) -> Run | None:
     row = await run_sql.FIND.row(connection, id=run_id)
     return None if row is None else Run(*row)

@@ -192,6 +192,7 @@ runs = Table(
         "queued_at",
         postgresql_where=text("status = 'queued' AND NOT waiting"),
     ),
+    Index("runs_of_user", "user_id", postgresql_where=text("status IN ('queued', 'running')")),
     Index("runs_ended", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
     Index(
         "runs_replayable",

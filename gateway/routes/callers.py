@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from common.errors import Refused
 from gateway.auth import Authenticator, Principal
+from gateway.services.limits import RequestLimit
 from gateway.services.ring import Until
 
 Caller = Callable[[Request], Awaitable[Principal]]
@@ -18,11 +19,13 @@ _JSON = "application/json"
 _STREAM = "text/event-stream"
 
 
-def caller(authenticator: Authenticator) -> Caller:
+def caller(authenticator: Authenticator, limit: RequestLimit) -> Caller:
     """The dependency of all routes that need a user."""
 
     async def principal(request: Request) -> Principal:
-        return await authenticator.principal(request.headers.get("authorization"))
+        known = await authenticator.principal(request.headers.get("authorization"))
+        await limit.check(known.user, request)
+        return known
 
     return principal
 

@@ -18,6 +18,7 @@ from gateway.auth import Authenticator, Principal, Tickets
 from gateway.metrics import Metrics
 from gateway.routes.callers import limit_of, position_of, until_of, wants
 from gateway.services.history import History
+from gateway.services.limits import RequestLimit
 from gateway.services.ring import Cursor
 from gateway.services.runs import Runs
 from gateway.services.streams import Streams
@@ -38,15 +39,18 @@ class Events:
         authenticator: Authenticator,
         tickets: Tickets,
         metrics: Metrics,
+        limit: RequestLimit,
     ) -> None:
         self._runs, self._history, self._streams = runs, history, streams
         self._authenticator, self._tickets, self._metrics = authenticator, tickets, metrics
+        self._limit = limit
 
     def route(self) -> Route:
         return Route(PATH, self.get, methods=["GET"])
 
     async def get(self, request: Request) -> Response:
         principal = await self._principal(request)
+        await self._limit.check(principal.user, request)
         run = await self._runs.find_to_follow(principal, request.path_params["run_id"])
         position = position_of(request)
         if wants(request, "stream") == "json":
@@ -57,7 +61,7 @@ class Events:
             return Response(status_code=204)
         if request.method == "HEAD":
             return Response(headers=HEADERS)
-        slot = self._streams.reserve(principal.user)
+        slot = await self._streams.reserve(principal.user)
         return await self._streams.open(slot, run, position, until)
 
     async def _principal(self, request: Request) -> Principal:

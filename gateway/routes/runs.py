@@ -106,7 +106,7 @@ def router(
         principal: Principal, conversation_id: str | None, body: RunRequest, key: str | None
     ) -> Response:
         """The place is taken before the run is made: a full house starts nothing."""
-        slot = streams.reserve(principal.user)
+        slot = await streams.reserve(principal.user)
         try:
             made = await runs.create(principal, conversation_id, body, key)
             run = await runs.find_to_follow(principal, made.run_id)

@@ -23,9 +23,11 @@ from common.ids import is_id, new_id
 from common.ownership import OwnerActs
 from common.runs import TERMINAL_STATUSES
 from gateway.auth import Principal
+from gateway.metrics import Metrics
 from gateway.schemas import ChatRequest, RunOut, RunRequest
 from gateway.services.idempotency import fingerprint, once
 from gateway.services.known import KnownRuns
+from gateway.services.limits import limited
 
 logger = structlog.get_logger(__name__)
 
@@ -49,9 +51,12 @@ class Runs:
         owner: OwnerActs,
         graphs: GraphFile,
         content_bytes_max: int,
+        metrics: Metrics,
+        user_runs_max: int = 0,
     ) -> None:
         self._db, self._log, self._signals, self._owner = db, log, signals, owner
         self._graphs, self._content_bytes_max = graphs, content_bytes_max
+        self._metrics, self._user_runs_max = metrics, user_runs_max
         self._known = KnownRuns()
 
     async def create(
@@ -180,12 +185,27 @@ class Runs:
         """`more` goes to the run's input. After the commit: `announce`."""
         self._check_size(request)
         new = self._new_run(principal, conversation, request)
-        run = await runs.create(connection, replace(new, input=new.input | more))
-        if run is None:
-            active = await runs.active(connection, conversation.id)
+        has_room = await self._has_room(connection, new)
+        run = (
+            await runs.create(connection, replace(new, input=new.input | more))
+            if has_room
+            else None
+        )
+        if run is not None:
+            return run
+        active = await runs.active(connection, conversation.id)
+        if has_room or (active is not None and request.on_conflict == "reject"):
             extra = {} if active is None else {"activeRun": active.id, "status": active.status}
             raise Refused("CONVERSATION_BUSY", "a run of this conversation is active", **extra)
-        return run
+        raise limited(self._metrics, "runs", self._user_runs_max)
+
+    async def _has_room(self, connection: Connection, new: NewRun) -> bool:
+        """A run that supersedes others of its conversation counts instead of them."""
+        if not self._user_runs_max:
+            return True
+        supersedes = new.on_conflict in ("interrupt", "rollback")
+        instead_of = new.conversation_id if supersedes else None
+        return await runs.has_room(connection, new.user_id, self._user_runs_max, instead_of)
 
     async def announce(self, run_id: str) -> None:
         await self._signals.wake(run_id)

@@ -13,28 +13,29 @@ from common.runs import TERMINAL_STATUSES
 from gateway.metrics import Metrics
 from gateway.services.follow import Hub
 from gateway.services.follower import Follower
+from gateway.services.limits import StreamPlaces
 from gateway.services.ring import Until
 from gateway.services.watching import Watching
-from gateway.sse import Drain, EventStream, Pace, Slot, Slots
+from gateway.sse import Drain, EventStream, Pace, Slot
 
 
 class Streams:
     def __init__(
         self,
         hub: Hub,
-        slots: Slots,
+        places: StreamPlaces,
         drain: Drain,
         pace: Pace,
         metrics: Metrics,
         watching: Watching,
     ) -> None:
-        self._hub, self._slots, self._drain = hub, slots, drain
+        self._hub, self._places, self._drain = hub, places, drain
         self._pace, self._metrics, self._watching = pace, metrics, watching
 
-    def reserve(self, user: str) -> Slot:
+    async def reserve(self, user: str) -> Slot:
         """A place for one stream; whoever does not hand it to `open` frees it."""
         self._drain.refuse_new()
-        return self._slots.take(user)
+        return await self._places.take(user)
 
     async def open(
         self,

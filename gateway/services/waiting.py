@@ -18,7 +18,8 @@ from common.db.runs import Run
 from common.errors import Refused
 from gateway.services.answers import STATUS
 from gateway.services.follow import Hub
-from gateway.sse import Drain, Slots
+from gateway.services.limits import StreamPlaces
+from gateway.sse import Drain
 
 Outcome = Literal["stopped", "late", "left", "drained"]
 
@@ -77,8 +78,10 @@ class Wait:
 class Waits:
     """Places for calls that wait: they count as the user's open streams."""
 
-    def __init__(self, db: Database, hub: Hub, slots: Slots, drain: Drain, wait_s: float) -> None:
-        self._db, self._hub, self._slots, self._drain = db, hub, slots, drain
+    def __init__(
+        self, db: Database, hub: Hub, places: StreamPlaces, drain: Drain, wait_s: float
+    ) -> None:
+        self._db, self._hub, self._places, self._drain = db, hub, places, drain
         self.wait_s = wait_s
 
     @asynccontextmanager
@@ -87,7 +90,7 @@ class Waits:
     ) -> AsyncIterator[Wait]:
         """Taken before anything is done: a full house (429) or a drain (503) does nothing."""
         self._drain.refuse_new()
-        slot = self._slots.take(user)
+        slot = await self._places.take(user)
         wait, loop = Wait(self._db, self._hub), asyncio.get_running_loop()
         watcher = loop.create_task(wait.watch(receive))
         timer = loop.call_later(min(within_s or self.wait_s, self.wait_s), wait.end, "late")

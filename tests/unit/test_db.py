@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from common.db import conversations, interrupts, messages, run_sql, tables
 from common.db.failures import misconfigured, translate
+from common.db.migrate import head
 from common.db.paging import at_moment, at_position, microseconds, page
+from common.db.revision import NEEDED
 from common.db.runs import Run
 from common.db.statement import Statement
 from common.db.values import (
@@ -169,3 +171,8 @@ def test_only_what_waiting_cannot_heal_is_misconfigured() -> None:
 
 def test_frames_of_json_are_as_orjson_writes_them() -> None:
     assert encode_jsonb({"a": 1})[1:] == orjson.dumps({"a": 1})
+
+
+def test_the_migrations_are_one_line_to_the_revision_that_the_program_needs() -> None:
+    """Two of the same number are found where they are made, not by the servers' tests."""
+    assert head() == NEEDED

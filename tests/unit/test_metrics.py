@@ -18,7 +18,18 @@ RULES = DEPLOY / "prometheus" / "rules.yml"
 BOARD = DEPLOY / "grafana" / "steadyrun.json"
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
 # every value of these is a name in the code, or of a route
-BOUNDED = {"reason", "outcome", "code", "status", "state", "server", "source", "method", "route"}
+BOUNDED = {
+    "reason",
+    "outcome",
+    "code",
+    "status",
+    "state",
+    "server",
+    "source",
+    "limit",
+    "method",
+    "route",
+}
 GIVEN = {"job", "instance", "le"}  # by Prometheus
 PROCESS = ("process_resident_memory_bytes", "process_cpu_seconds_total")
 
