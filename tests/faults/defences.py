@@ -25,6 +25,10 @@ SAVER_TESTS = "tests/integration/test_checkpointer.py"
 REAPER_TESTS = "tests/integration/test_reaper.py"
 EXPIRY_TESTS = "tests/integration/test_expiry.py"
 POISON_TESTS = "tests/integration/test_poisoned_answers.py"
+EFFECTS = "runner/effects.py"
+LEDGER = "common/db/effects.py"
+FENCE_TESTS = "tests/integration/test_effects_fence.py"
+EFFECT_TESTS = "tests/integration/test_effect_questions.py"
 LEASE_TESTS = "tests/faults/test_lease_faults.py"
 
 
@@ -535,5 +539,60 @@ DEFENCES: tuple[Defence, ...] = (
             )
         ],
         ["tests/unit/test_translate.py", "tests/unit/test_translate_recordings.py"],
+    ),
+    Defence(
+        "ledger_fence",
+        "I3",
+        "the ledger of effects takes nothing from an older owner",
+        [Edit(LEDGER, "AND epoch = :epoch AND status = 'running'", "AND :epoch::int > 0")],
+        [FENCE_TESTS],
+    ),
+    Defence(
+        "lease_before_effect",
+        "I3",
+        "the lease is looked at right before an effect is started",
+        [Edit(EFFECTS, "not self._entered or not self._may_start():", "not self._entered:")],
+        [FENCE_TESTS],
+    ),
+    Defence(
+        "lease_at_effect_key",
+        "I3",
+        "an effect that asks for its key stops there where the run is lost",
+        [Edit(EFFECTS, "if not self._may_go_on():", "if False:")],
+        [FENCE_TESTS],
+    ),
+    Defence(
+        "unknown_is_asked",
+        "I5",
+        "an intent of another start is not performed by guessing",
+        [
+            Edit(
+                EFFECTS,
+                "return effect.epoch == self._epoch and effect.key not in self._started",
+                "return True",
+            )
+        ],
+        [EFFECT_TESTS],
+    ),
+    Defence(
+        "word_counts_once",
+        "I5",
+        "what a person has said of an effect is followed once",
+        [
+            Edit(
+                LEDGER,
+                "AND native_id = :native AND answer IS NOT NULL AND NOT taken",
+                "AND native_id = :native AND answer IS NOT NULL",
+            ),
+            Edit(LEDGER, "   AND (EXISTS (SELECT FROM said) OR effects.epoch = :epoch)\n", ""),
+        ],
+        [EFFECT_TESTS],
+    ),
+    Defence(
+        "held_until_stopped",
+        "I5",
+        "a node that waits no longer for an effect that is asked about does not go on",
+        [Edit(EFFECTS, "                await self._hold(key)\n", "")],
+        [EFFECT_TESTS],
     ),
 )

@@ -160,6 +160,18 @@ async def test_what_works_beside_is_waited_for_and_not_executed_again(
     assert scene.times("beside") == 1
 
 
+async def test_a_node_that_does_not_wait_so_long_does_not_go_on_either(
+    scene: Scene, runner: Serving
+) -> None:
+    """What works beside would be waited for; the node's own time limit is over sooner."""
+    run_id = await scene.start("impatient_beside", pause_s=1.0)
+    [card] = await scene.asked(run_id)
+    await scene.world.decide(run_id, card, DONE)
+    run = await scene.ended(run_id)
+    assert run.status == "completed", run.error
+    assert scene.times("went on") == 0
+
+
 async def test_an_effect_beside_ends_before_the_run_stops_to_ask(
     scene: Scene, runner: Serving
 ) -> None:
