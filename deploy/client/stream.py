@@ -10,7 +10,6 @@ from typing import Literal
 
 import httpx
 
-from common.errors import SteadyrunError
 from common.events import TERMINAL
 from common.sse import Decoder
 from deploy.client.calls import LATER, Caller, read, retry_after_s
@@ -118,15 +117,12 @@ class RunStream:
     async def _is_complete(self) -> bool:
         """Whether a cut came after the last event there is for now: then nothing more would come.
 
-        A pause may consist of several events, so only the run itself can tell.
+        A pause may consist of several events, so only the run itself can tell; and it has to be
+        asked until it answers, since a stream from the end of a pause waits for what follows it.
         """
         if self._last_type in TERMINAL or not self._is_at_its_end:
             return self._last_type in TERMINAL
-        try:
-            request = self._caller.request("GET", f"/api/runs/{self.run_id}")
-            run = read(await self._caller.send(request))
-        except (httpx.TransportError, SteadyrunError):
-            return False
+        run = await self._caller.answered(self._caller.request("GET", f"/api/runs/{self.run_id}"))
         return bool(run["status"] == "interrupted" and run["lastSequence"] == self.cursor)
 
 

@@ -124,6 +124,13 @@ async def test_a_cut_after_the_whole_pause_does_not_wait_for_more() -> None:
     assert await sequences(peer.client().chat("…")) == [1, 2, 3, 4]
 
 
+async def test_a_cut_after_the_whole_pause_is_asked_about_until_somebody_answers() -> None:
+    away, held = body(503, code="UNAVAILABLE"), body(200, status="interrupted", lastSequence=4)
+    peer = Peer(stream(frames(*EVENTS), cut=True), away, away, held)
+    assert await sequences(peer.client().chat("…")) == [1, 2, 3, 4]
+    assert [request.url.path for request in peer.requests[1:]] == ["/api/runs/run_1"] * 3
+
+
 async def test_a_cut_in_the_middle_of_a_pause_gets_the_rest_of_it() -> None:
     held = body(200, status="interrupted", lastSequence=4)
     peer = Peer(stream(frames(*EVENTS[:3]), cut=True), held, stream(frames(EVENTS[3])))
