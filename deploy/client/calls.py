@@ -68,6 +68,7 @@ class Caller:
         self._http = httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(10.0, read=HEARTBEATS_MISSED_S),
+            limits=httpx.Limits(max_connections=None),  # a stream holds one for as long as it lasts
             transport=transport,
         )
 
