@@ -117,11 +117,14 @@ class Transcript:
         yield Grew(piece, "")
 
     def _finish_tool(self, event: Event) -> Iterable[Change]:
-        for piece in reversed(self.pieces):
-            if piece.kind == "tool" and piece.key == event["callId"]:
-                piece.fields |= {n: event[n] for n in ("status", "summary") if n in event}
-                yield Finished(piece)
-                return
+        """One whose beginning was not told (a call that a person answered) begins and ends here."""
+        piece = next((one for one in reversed(self.pieces) if _is_under_way(one, event)), None)
+        if piece is None:
+            yield from self._begin_tool(event)
+            yield Finished(self.pieces[-1])
+            return
+        piece.fields |= {n: event[n] for n in ("status", "summary") if n in event}
+        yield Finished(piece)
 
     def _show_custom(self, event: Event) -> Iterable[Change]:
         piece = Piece("custom", str(event["sequence"]), event.get("stepId"), fields=dict(event))
@@ -156,3 +159,12 @@ class Transcript:
     def _finish(self, event: Event) -> Iterable[Change]:
         self.end, self.waiting = event, False
         return self._note(event)
+
+
+def _is_under_way(piece: Piece, finished: Event) -> bool:
+    same = (piece.kind, piece.key, piece.step_id) == (
+        "tool",
+        finished["callId"],
+        finished.get("stepId"),
+    )
+    return same and "status" not in piece.fields

@@ -10,7 +10,7 @@ import pytest
 
 from common.page import Page
 from common.sse import Decoder
-from deploy.client.transcript import Transcript
+from deploy.client.transcript import Piece, Transcript
 from tests.support import javascript
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -58,6 +58,25 @@ def test_pages_in_python_keep_the_same_text(vector: Json) -> None:
     assert transcript.sequence == vector["state"].get("sequence", transcript.sequence)
     assert "".join(page.texts.values()) == vector["text"]
     assert sorted(transcript.text) == sorted(vector["text"])  # in the order in which it came
+
+
+@named("reducer.json")
+def test_the_transcript_in_python_has_the_same_pieces(vector: Json) -> None:
+    transcript = Transcript()
+    for event in numbered(vector["events"]):
+        transcript.apply(event)
+    wanted = vector["state"].get("pieces")
+    if wanted is not None:
+        wanted = [one for one in wanted if one.get("kind") not in ("note", "question")]
+        assert len(transcript.pieces) == len(wanted)
+        assert list(map(told, transcript.pieces, wanted)) == wanted
+
+
+def told(piece: Piece, names: Json) -> Json:
+    """Of a piece what the vector names."""
+    known = {"kind": piece.kind, "key": piece.key, "stepId": piece.step_id, "text": piece.text}
+    told = {"status": "running", "input": None, "summary": None} | piece.fields | known
+    return {name: told.get(name) for name in names}
 
 
 def numbered(events: list[Json]) -> list[Json]:
