@@ -219,9 +219,9 @@ async def idle(stage: Stage) -> Figures:
     before = stage.machine.resident_bytes("gateway")
     ids = [waiting[n % _IDLE_RUNS]["id"] for n in range(amount.subscribers)]
     quiet = await client.follow_many(ids)
+    busy = await client.follow_many([talking["id"]] * max(1, amount.subscribers // _BUSY_SHARE))
     await stage.settle()
     full = stage.machine.resident_bytes("gateway")
-    busy = await client.follow_many([talking["id"]] * max(1, amount.subscribers // _BUSY_SHARE))
     start, began = stage.machine.cpu_s(), time.monotonic()
     await client.release(talking)
     said = await _ended(stage, talking, busy)
@@ -231,7 +231,7 @@ async def idle(stage: Stage) -> Figures:
     await asyncio.gather(*(client.any.cancel(run["id"]) for run in waiting))
     await asyncio.gather(*(tap.ended for tap in quiet))
     return {
-        "stream_kib": (full - before) / len(quiet) / 1024,
+        "stream_kib": (full - before) / (len(quiet) + len(busy)) / 1024,
         "growth_kib": growth / 1024,
         "cut": broken,
         "gateway_cpu_share": share(total(cpu_s, ["gateway"]), lasted_s),
