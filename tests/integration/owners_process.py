@@ -7,7 +7,7 @@ do at the same time as something else is done at the moment that matters (`Watch
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
 from common.bus.client import Bus
@@ -24,6 +24,7 @@ from common.runs import CancelReason
 from common.settings import RunnerSettings
 from runner.durable import Durable
 from runner.kit import Kit
+from runner.metrics import Metrics
 from runner.opening import open_outlet
 from runner.outcomes import Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.outlet import Outlet
@@ -95,6 +96,7 @@ class Parts:
     signals: Signals
     settings: RunnerSettings
     questions: Asking
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 @dataclass(frozen=True)

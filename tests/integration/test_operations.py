@@ -11,11 +11,9 @@ from tests.support.rows import queued_run, running_run
 from tests.support.until import until
 from tests.support.valkey import private_valkey
 
-OPS = bearer("ada", "ops.view")
-
 
 async def look(edge: Edge) -> dict[str, Any]:
-    answer = await edge.client.get("/api/operations", headers=OPS)
+    answer = await edge.client.get("/api/operations", headers=bearer("ada", "ops.view"))
     assert answer.status_code == 200, answer.text
     seen: dict[str, Any] = answer.json()
     return seen
