@@ -1,8 +1,10 @@
 """Keeps what a user's node does from ending the process, and knows what of it is under way.
 
-asyncio lets SystemExit and KeyboardInterrupt of a task out of the event loop, and LangGraph runs
-each node in a task of its own. So tasks that are made inside an execution turn them into an
-ordinary error; a run fails then, and its neighbours go on.
+asyncio lets SystemExit and KeyboardInterrupt of a task out of the event loop, LangGraph and task
+groups let every error through that is no `Exception` (a panic of a library in Rust is one), and a
+loop that cannot show what a callback failed with ends. LangGraph runs each node in a task of its
+own. So tasks that are made inside an execution turn all of these into an ordinary error; a run
+fails then, and its neighbours go on.
 
 Sync nodes and tools are executed by threads of the loop's executor, and a cancelled task leaves its
 thread behind. `Threads` counts them by execution; calls of ours never wait behind the user's.
@@ -20,7 +22,11 @@ T = TypeVar("T")
 
 
 class NodeExited(Exception):
-    """A node asked the interpreter to exit."""
+    """A node asked the interpreter to exit, or raised what is no `Exception`."""
+
+
+class Unprintable(Exception):
+    """A node raised an error, or asked a question, that has no `repr`: nested too deeply, say."""
 
 
 class Work:
@@ -104,5 +110,26 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
 async def _exits_are_errors(coro: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await coro
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except Exception as error:
+        if _is_printable(error):
+            raise
+        raise Unprintable(type(error).__name__) from None
+    except BaseException as error:
         raise NodeExited(type(error).__name__) from error
+
+
+_ROOM = 50  # levels that whoever prints an error has around it: the task, a list of tasks
+
+
+def _is_printable(error: Exception) -> bool:
+    """Also with what its printers add to it. Python gives up at about 1,000 levels."""
+    shown: Any = error
+    for _ in range(_ROOM):
+        shown = [shown]
+    try:
+        repr(shown)
+    except Exception:  # whatever a user's `__repr__` raises
+        return False
+    return True

@@ -456,8 +456,18 @@ async def test_questions_that_are_open_when_a_run_fails_are_closed_in_its_log(
     assert resolved == {one.id: "resolved", two.id: "cancelled"}
 
 
-@pytest.mark.parametrize("graph", ["exits", "exits_in_a_thread"])
-async def test_a_node_that_exits_fails_its_run_and_no_other(
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "exits",
+        "exits_in_a_thread",
+        "panics",
+        "panics_in_a_group",
+        "asks_too_deeply",
+        "raises_the_nameless",
+    ],
+)
+async def test_a_node_that_exits_or_panics_fails_its_run_and_no_other(
     world: World, runner: Serving, graph: str
 ) -> None:
     neighbour = await world.start("events", '{"events": 40, "pause_s": 0.02}')

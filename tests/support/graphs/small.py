@@ -132,6 +132,41 @@ def _exit_in_a_thread(state: Text) -> Text:
     raise KeyboardInterrupt
 
 
+async def _panic(state: Text) -> Text:
+    raise BaseException("a library panics")
+
+
+async def _panic_in_a_group(state: Text) -> Text:
+    raise BaseExceptionGroup("of a task group", [KeyboardInterrupt(), ValueError()])
+
+
+async def _ask_too_deeply(state: Text) -> Text:
+    question: Any = "?"
+    for _ in range(2000):
+        question = {"deeper": question}
+    return {"said": [interrupt(question)]}
+
+
+class _Nameless(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no pickle")
+
+
+async def _raise_the_nameless(state: Text) -> Text:
+    raise _Nameless
+
+
+panics = StateGraph(Text).add_node("panic", _panic).add_edge(START, "panic").compile()
+panics_in_a_group = (
+    StateGraph(Text).add_node("panic", _panic_in_a_group).add_edge(START, "panic").compile()
+)
+asks_too_deeply = StateGraph(Text).add_node("ask", _ask_too_deeply).add_edge(START, "ask").compile()
+raises_the_nameless = (
+    StateGraph(Text).add_node("raise", _raise_the_nameless).add_edge(START, "raise").compile()
+)
 exits = StateGraph(Text).add_node("exit", _exit).add_edge(START, "exit").compile()
 exits_in_a_thread = (
     StateGraph(Text).add_node("exit", _exit_in_a_thread).add_edge(START, "exit").compile()
