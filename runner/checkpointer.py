@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -375,17 +376,32 @@ def _is_away(error: psycopg.Error) -> bool:
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Primitive values stay in the checkpoint's JSON, the others become blobs (as upstream)."""
+    """Primitive values stay in the checkpoint's JSON, the others become blobs. As upstream, but
+    for primitives that Postgres' JSON refuses or changes."""
     inline: dict[str, Any] = {}
     blobs: dict[str, Any] = {}
     for name, value in values.items():
-        if value is None or isinstance(value, str | int | float | bool):
+        if _is_plain(value):
             inline[name] = value
             continue
         blobs[name] = value
         if isinstance(value, _DeltaSnapshot):
             inline[name] = True
     return inline, blobs
+
+
+def _is_plain(value: Any) -> bool:
+    """`jsonb` takes no NUL, no half of a surrogate pair, no NaN and no infinity, and gives 1e+20
+    back as a whole number."""
+    if isinstance(value, str):
+        return "\0" not in value and not _SURROGATES.search(value)
+    if isinstance(value, float):
+        return not _UNLIKE_JSON.search(float.__repr__(value))
+    return value is None or isinstance(value, int)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_UNLIKE_JSON = re.compile("[a-z]")  # nan, inf, 1e+20
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:

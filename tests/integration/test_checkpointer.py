@@ -1,6 +1,7 @@
 """The fenced checkpointer on a real Postgres (invariant I3)."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -140,6 +141,29 @@ async def test_primitive_values_and_big_ones_survive(store: Store) -> None:
         read = await saver.aget_tuple(written)
         assert read is not None
         assert read.checkpoint["channel_values"] == values
+
+
+@pytest.mark.parametrize("value", ["a\0b", float("inf"), float("-inf"), 1e20, 1e308, 2.5e-300])
+async def test_primitive_values_that_jsonb_cannot_keep_survive(store: Store, value: Any) -> None:
+    saver = FencedSaver(store.pool, await store.run(), 1)
+    read = await saver.aget_tuple(await put(saver, "conv_odd", value=value))
+    assert read is not None
+    kept = read.checkpoint["channel_values"]["value"]
+    assert (type(kept), kept) == (type(value), value)
+
+
+async def test_half_a_surrogate_pair_does_not_fail_a_checkpoint(store: Store) -> None:
+    saver = FencedSaver(store.pool, await store.run(), 1)
+    read = await saver.aget_tuple(await put(saver, "conv_half", value="half \ud83d"))
+    assert read is not None
+    assert read.checkpoint["channel_values"]["value"] == "half ?"  # as LangGraph has it elsewhere
+
+
+async def test_a_number_that_is_none_survives(store: Store) -> None:
+    saver = FencedSaver(store.pool, await store.run(), 1)
+    read = await saver.aget_tuple(await put(saver, "conv_nan", value=float("nan")))
+    assert read is not None
+    assert math.isnan(read.checkpoint["channel_values"]["value"])
 
 
 @pytest.mark.parametrize(
