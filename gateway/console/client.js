@@ -32,6 +32,7 @@ export async function* follow(api, runId, {
     onConnection("connecting");
     let asked = 0;
     try {
+      if (attempt > 0 && (await connection.isOver())) return;
       for await (const event of line.read()) {
         if (!connection.takes(event)) continue;
         attempt = 0;

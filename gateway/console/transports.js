@@ -49,10 +49,19 @@ export class Connection {
     return true;
   }
 
-  /** A response ended without a cut: after a pause that is what `until: "interrupt"` asked for. */
-  ended() {
-    this.over ||= this.until === "interrupt" && this.#paused;
-    return this.over;
+  /** Whether this may be what `until: "interrupt"` asked for; a pause may consist of several events. */
+  get mayBeOver() {
+    return this.until === "interrupt" && this.#paused;
+  }
+
+  /**
+   * Whether a line broke after the whole pause. To be asked until it is answered: a stream from the
+   * end of a pause waits for what follows it.
+   */
+  async isOver() {
+    if (!this.mayBeOver) return false;
+    const run = await this.api.get(`/api/runs/${encodeURIComponent(this.runId)}`, { signal: this.signal });
+    return run.status === "interrupted" && run.lastSequence === this.cursor;
   }
 
   /** Whether trying again, from the cursor, may bring what is missing. */
@@ -82,7 +91,7 @@ export class FetchTransport {
         for (const event of decoder.feed(read.value)) yield JSON.parse(event.data);
         connection.retryMs = decoder.retryMs ?? connection.retryMs;
       }
-      connection.ended();
+      connection.over = connection.mayBeOver; // without a cut
     } finally {
       watch.end(); // also closes the line when the reader has had enough
     }
@@ -126,7 +135,8 @@ export class EventSourceTransport {
 
   /** Throws the Problem that `EventSource` hides; a run that is over and fully read is no problem. */
   async #askWhy() {
-    const { api, path, cursor, signal } = this.connection;
+    const { api, path, cursor, signal, mayBeOver } = this.connection;
+    if (mayBeOver) return; // `follow` asks
     const page = await api.get(`${path}?after=${cursor}&limit=1`, { signal });
     this.connection.over = page.complete && page.events.length === 0;
   }
@@ -137,6 +147,7 @@ class Lines {
   #events = [];
   #wake = () => {};
   #closed = false;
+  #broken = false;
 
   constructor(url, connection) {
     this.connection = connection;
@@ -153,7 +164,8 @@ class Lines {
     for (;;) {
       while (this.#events.length) yield this.#events.shift();
       this.connection.signal?.throwIfAborted();
-      if (this.#closed) return;
+      if (this.#closed || (this.#broken && this.connection.mayBeOver)) return;
+      this.#broken = false; // it connects again by itself
       await new Promise((resolve) => { this.#wake = resolve; });
     }
   }
@@ -167,6 +179,7 @@ class Lines {
   #broke() {
     if (this.source.readyState === EventSource.CLOSED) return this.close();
     this.connection.onConnection("connecting");
-    if (!this.#events.length && this.connection.ended()) this.close();
+    this.#broken = true;
+    this.#wake();
   }
 }

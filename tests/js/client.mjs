@@ -105,6 +105,21 @@ test("a pause ends the reading only where it is asked for", async () => {
   equal(await read(long.api), [1, 2, 3, 4]);
 });
 
+const held = (lastSequence, status = "interrupted") => json(200, { status, lastSequence });
+
+test("a cut after the whole pause is asked about until somebody answers", async () => {
+  const asked = stream([frames(event(1), event(2, "interrupt"))], "cut");
+  const { api, requests } = scripted(asked, problem(503, "UNAVAILABLE"), held(2));
+  equal(await read(api, { until: "interrupt" }), [1, 2]);
+  equal(requests[2].url, "/api/runs/run_1");
+});
+
+test("a cut in the middle of a pause gets the rest of it", async () => {
+  const { api } = scripted(
+    stream([frames(event(1), event(2, "interrupt"))], "cut"), held(3), stream([frames(event(3, "interrupt"))]));
+  equal(await read(api, { until: "interrupt" }), [1, 2, 3]);
+});
+
 test("a gap is never passed over: what is missing is asked for", async () => {
   const { api, requests } = scripted(stream([frames(event(1), event(3))]), stream([frames(event(2), done(3))]));
   equal(await read(api), [1, 2, 3]);
@@ -295,4 +310,18 @@ test("why EventSource gave up is asked and told", async () => {
   eventSources((line) => line.fail(2));
   const { api } = scripted(ticket("k1"), problem(410, "HISTORY_EXPIRED"));
   await rejects(read(api, over), (error) => error.code === "HISTORY_EXPIRED");
+});
+
+test("EventSource ends with the pause, however slow the reader is", async () => {
+  eventSources((line) => { line.say(event(1), event(2, "interrupt")); line.fail(0); });
+  const { api } = scripted(ticket("k1"), held(2));
+  equal(await read(api, { ...over, until: "interrupt" }), [1, 2]);
+});
+
+test("EventSource that is cut in the middle of a pause gets the rest of it", async () => {
+  const opened = eventSources(
+    (line) => { line.say(event(1, "interrupt")); line.fail(0); }, (line) => { line.say(event(2, "interrupt")); line.fail(0); });
+  const { api } = scripted(ticket("k1"), held(2), ticket("k2"), held(2));
+  equal(await read(api, { ...over, until: "interrupt" }), [1, 2]);
+  equal(opened.length, 2);
 });
