@@ -234,7 +234,7 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     )
     events = Events(acts, gateway.history, streams, authenticator, tickets, gateway.metrics, limit)
     demo = health.Demo(secret if settings.demo else None, list(DEMO_PERMISSIONS))
-    app.router.routes += [events.route(), *console.routes()]
+    app.router.routes += [events.route(), *console.routes(demo=settings.demo)]
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
     app.include_router(interrupts.router(db, asks))

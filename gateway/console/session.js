@@ -1,8 +1,9 @@
 // Who is signed in: a token in this tab's sessionStorage, from the demo or pasted by a person.
 
-import { Api, pause } from "./client.js";
+import { Api, pause, Problem } from "./client.js";
 
 const STORED = "steadyrun.token";
+const DEMO_USER = "demo";
 
 export class Session {
   /** `onRefused` is called when the server refuses the token and no other is to be had. */
@@ -13,16 +14,15 @@ export class Session {
 
   /** Whether there is a token: the stored one, else one for the demo user where there is a demo. */
   async begin() {
-    if (this.api.token === null) await this.#demo();
+    if (this.api.token === null) await this.#demo().catch(() => null);
     return this.api.token !== null;
   }
 
-  /** Whether the server takes the token. */
+  /** Throws the Problem of a server that does not take the token, Unreachable where none answers. */
   async signIn(token) {
-    const response = await fetch("/api/conversations?limit=1", { headers: { Authorization: `Bearer ${token}` } });
-    if (!response.ok) return false;
+    const fresh = new Api({ token });
+    await fresh.get("/api/conversations?limit=1");
     this.#keep(token);
-    return true;
   }
 
   signOut() {
@@ -51,25 +51,31 @@ export class Session {
     }
   }
 
+  /** Nobody becomes somebody else because a token is over. */
   async #renew() {
-    const token = await this.#demo();
+    const token = this.user === DEMO_USER ? await this.#demo() : null;
     if (token === null) this.onRefused();
     return token;
   }
 
-  /** 404 where there is no demo: a normal answer, asked for once a tab. */
+  /** Null where there is no demo, as the page says. Throws where nobody answers: that is no refusal. */
   async #demo() {
-    const response = await fetch("/api/demo-token", { method: "POST" }).catch(() => null);
-    if (!response?.ok) return null;
-    const { token } = await response.json();
-    this.#keep(token);
-    return token;
+    if (document.querySelector("meta[name=steadyrun-demo]")?.content !== "yes") return null;
+    const answer = await new Api({ wait: pauseOrOnline }).post("/api/demo-token", undefined).catch(refused);
+    if (answer) this.#keep(answer.token);
+    return answer?.token ?? null;
   }
 
   #keep(token) {
     sessionStorage.setItem(STORED, token);
     this.api.token = token;
   }
+}
+
+/** Null for a refusal, which no waiting cures. */
+function refused(error) {
+  if (error instanceof Problem && !error.later) return null;
+  throw error;
 }
 
 /** A wait ends early when the network is back: nobody looks at a page that waits for no reason. */

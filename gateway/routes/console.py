@@ -3,6 +3,8 @@
 Nothing of it may come from elsewhere or stand in the page itself: the policy allows scripts, styles
 and pictures of this origin only, no inline code, no frames, no forms that leave, no HTML made from
 text. `no-cache` with an entity tag: a browser asks every time, and gets 304 unless it has changed.
+
+The page is told whether there is a demo user, so that it need not ask and be refused.
 """
 
 import gzip
@@ -23,6 +25,7 @@ _KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_NO_DEMO, _DEMO = (b'name="steadyrun-demo" content="%s"' % word for word in (b"no", b"yes"))
 _POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -54,12 +57,13 @@ class _File:
     packed: bytes
 
 
-def routes() -> list[Route]:
+def routes(*, demo: bool) -> list[Route]:
     """`/` is the page; its parts stand under `/console/`, `client.js` for others as well."""
     found = {path.name: _read(path) for path in _FOLDER.iterdir() if path.suffix in _KINDS}
+    first = _page(found.pop("index.html"), demo=demo)
 
     async def page(request: Request) -> Response:
-        return _answer(request, found["index.html"])
+        return _answer(request, first)
 
     async def part(request: Request) -> Response:
         file = found.get(request.path_params["name"])
@@ -70,10 +74,17 @@ def routes() -> list[Route]:
     return [Route("/", page, methods=["GET"]), Route("/console/{name}", part, methods=["GET"])]
 
 
+def _page(file: _File, *, demo: bool) -> _File:
+    return _file(file.kind, file.plain.replace(_NO_DEMO, _DEMO) if demo else file.plain)
+
+
 def _read(path: Path) -> _File:
-    plain = path.read_bytes()
+    return _file(_KINDS[path.suffix], path.read_bytes())
+
+
+def _file(kind: str, plain: bytes) -> _File:
     tag = f'W/"{blake2b(plain, digest_size=12).hexdigest()}"'
-    return _File(_KINDS[path.suffix], tag, plain, gzip.compress(plain, mtime=0))
+    return _File(kind, tag, plain, gzip.compress(plain, mtime=0))
 
 
 def _answer(request: Request, file: _File) -> Response:

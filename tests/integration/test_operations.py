@@ -106,6 +106,15 @@ async def test_the_page_may_load_nothing_from_elsewhere_and_no_code_in_itself(ed
     assert "http" not in page.text.replace("https://", "http").split("<body>")[0]
 
 
+@pytest.mark.parametrize(("demo", "word"), [(False, "no"), (True, "yes")])
+async def test_the_page_is_told_whether_there_is_a_demo_user(
+    database_url: str, redis_url: str, redis_prefix: str, demo: bool, word: str
+) -> None:
+    async with serving(settings(database_url, redis_url, redis_prefix, demo=demo)) as edge:
+        page = await edge.client.get("/", headers={"Authorization": ""})
+        assert f'<meta name="steadyrun-demo" content="{word}">' in page.text
+
+
 @pytest.mark.parametrize("name", ["client.js", "app.js", "style.css", "icon.svg"])
 async def test_parts_are_asked_for_every_time_and_sent_when_they_changed(
     edge: Edge, name: str
