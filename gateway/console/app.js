@@ -1,9 +1,11 @@
 // The composition root of the console: who is signed in, which page is shown, language and theme.
 
+import { Unreachable } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { fill, h, icon } from "./dom.js";
 import { Inbox } from "./inbox.js";
 import { Operations } from "./operations.js";
+import { Poll } from "./poll.js";
 import { Session } from "./session.js";
 import { brand, Sidebar } from "./sidebar.js";
 import { switchLanguage, t, tag } from "./words.js";
@@ -19,8 +21,7 @@ class App {
     this.session = new Session(() => this.#signIn());
     addEventListener("hashchange", () => this.#route());
     addEventListener("keydown", (event) => event.key === "Escape" && this.toggle && this.#menu(false));
-    setInterval(() => document.hidden || this.#look(), LOOK_MS);
-    document.addEventListener("visibilitychange", () => document.hidden || this.#look());
+    this.poll = new Poll(() => this.#look(), LOOK_MS);
   }
 
   async begin() {
@@ -28,12 +29,13 @@ class App {
     document.documentElement.lang = tag();
     if (await this.session.begin()) this.#build();
     else this.#signIn();
+    this.poll.start();
   }
 
   /** Something has changed that lists show: look soon, once. */
   changed() {
     clearTimeout(this.#soon);
-    this.#soon = setTimeout(() => this.#look(), 150);
+    this.#soon = setTimeout(() => this.poll.look(), 150);
   }
 
   /** A new conversation got its id: the address follows without a new page. */
@@ -64,8 +66,8 @@ class App {
   }
 
   signOut() {
+    this.#signIn(); // first: a page that closes keeps its run in what is cleared then
     this.session.signOut();
-    this.#signIn();
   }
 
   #theme(name) {
@@ -82,10 +84,12 @@ class App {
     fill(document.body, h("a", { class: "skip", href: "#main", onClick: (event) => { event.preventDefault(); this.main.focus(); } }, t("skip")),
       h("header", { class: "topbar" }, toggle, brand()), this.sidebar.element, h("div", { class: "shade", onClick: () => this.#menu(false) }), this.main);
     this.#route();
-    this.#look();
+    this.poll.look();
   }
 
   #menu(open = !document.body.classList.contains("menu-open")) {
+    const within = this.sidebar.element.contains(document.activeElement);
+    if (!open && within && document.body.classList.contains("menu-open")) this.toggle.focus(); // it is hidden now
     document.body.classList.toggle("menu-open", open);
     this.toggle.setAttribute("aria-expanded", String(open));
   }
@@ -118,8 +122,14 @@ class App {
     const submit = async (event) => {
       event.preventDefault();
       error.textContent = "";
-      if (await this.session.signIn(token.value.trim()).catch(() => false)) this.#build();
-      else error.textContent = t("token_refused");
+      try {
+        const text = token.value.replace(/\s+/g, "");
+        if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("no header can carry it");
+        await this.session.signIn(text);
+        this.#build();
+      } catch (refusal) {
+        error.textContent = t(refusal instanceof Unreachable || refusal.later ? "not_sent" : "token_refused");
+      }
     };
     fill(document.body, h("main", { class: "sign-in" }, brand(), h("form", { onSubmit: submit },
       h("h1", {}, t("sign_in")), h("p", {}, t("sign_in_text")),

@@ -2,7 +2,10 @@
 
 import { Card } from "./card.js";
 import { fill, h } from "./dom.js";
+import { Poll } from "./poll.js";
 import { t } from "./words.js";
+
+const LOOK_MS = 4000;
 
 export class Inbox {
   #cards = new Map();
@@ -13,19 +16,19 @@ export class Inbox {
     this.element = h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", {}, t("inbox")), h("p", {}, t("inbox_text"))), this.list);
   }
 
-  async open() {
-    await this.#refresh();
-    this.timer = setInterval(() => document.hidden || this.#refresh(), 4000);
+  open() {
+    this.poll = new Poll((signal) => this.#refresh(signal), LOOK_MS);
+    return this.poll.start();
   }
 
   close() {
-    clearInterval(this.timer);
+    this.poll.stop();
     for (const card of this.#cards.values()) card.close();
   }
 
   /** What was decided elsewhere goes; what was decided here stays to be seen. */
-  async #refresh() {
-    const found = await this.api.list("/api/interrupts?status=pending", { most: 200 }).catch(() => null);
+  async #refresh(signal) {
+    const found = await this.api.list("/api/interrupts?status=pending", { most: 200, signal }).catch(() => null);
     if (found === null) return;
     const open = new Set(found.map((asked) => asked.id));
     for (const [id, card] of this.#cards) {

@@ -3,6 +3,7 @@
 import { chart } from "./chart.js";
 import { Problem } from "./client.js";
 import { fill, h } from "./dom.js";
+import { Poll } from "./poll.js";
 import { clock, duration, t } from "./words.js";
 
 const LOOK_MS = 2000;
@@ -20,26 +21,22 @@ export class Operations {
     this.element = h("div", { class: "page page-wide" }, h("header", { class: "page-head" }, h("h1", {}, t("operations"))), this.body);
   }
 
-  async open() {
-    await this.#look();
-    this.timer = setInterval(() => document.hidden || this.#look(), LOOK_MS);
+  open() {
+    this.poll = new Poll((signal) => this.#look(signal), LOOK_MS);
+    return this.poll.start();
   }
 
   close() {
-    clearInterval(this.timer);
+    this.poll.stop();
   }
 
-  async #look() {
-    if (this.looking) return;
-    this.looking = true;
+  async #look(signal) {
     try {
-      const now = await this.api.get("/api/operations");
+      const now = await this.api.get("/api/operations", { signal });
       this.#note(now);
       this.#draw(now);
     } catch (error) {
-      this.#failed(error);
-    } finally {
-      this.looking = false;
+      if (!signal.aborted) this.#failed(error);
     }
   }
 
@@ -62,20 +59,34 @@ export class Operations {
     this.#before = now;
   }
 
+  /** Into parts that are made once: what is scrolled or focused there stays so. */
   #draw(now) {
-    const minutes = Math.round(now.endedWithinS / 60);
-    fill(this.body,
-      now.degraded && h("p", { class: "banner" }, t("degraded")),
-      section(t("ops_live"), figures(LIVE, now.runs)),
-      section(t("ops_ended", { n: minutes }), figures(ENDED, now.runs, now.endedMax)),
-      h("div", { class: "charts" },
-        chart(t("ops_events"), this.#points.rate, (n) => n.toFixed(n < 10 ? 1 : 0)),
-        chart(t("ops_lag"), this.#points.lag, (n) => t("ms", { n: n.toFixed(n < 10 ? 1 : 0) })),
-        chart(t("ops_queue"), this.#points.queue, (n) => t("seconds", { n: n.toFixed(1) })),
-        chart(t("ops_streams"), this.#points.streams, (n) => String(n))),
-      section(t("ops_runners"), table([t("name"), t("state"), t("load"), t("age"), t("last_seen")], now.runners.toSorted((a, b) => (a.state === "dead") - (b.state === "dead")).map(runner))),
-      section(t("ops_gateways"), table([t("name"), t("state"), t("streams"), t("age")], now.gateways.map(gateway))),
-      section(t("ops_takeovers"), table([t("when"), t("run"), t("lost"), t("now_at")], now.takeovers.map(takeover))));
+    this.parts ??= this.#build(now);
+    const { parts } = this;
+    parts.banner.hidden = !now.degraded;
+    fill(parts.live, figures(LIVE, now.runs));
+    fill(parts.ended, figures(ENDED, now.runs, now.endedMax));
+    fill(parts.charts,
+      chart(t("ops_events"), this.#points.rate, (n) => n.toFixed(n < 10 ? 1 : 0)),
+      chart(t("ops_lag"), this.#points.lag, (n) => t("ms", { n: n.toFixed(n < 10 ? 1 : 0) })),
+      chart(t("ops_queue"), this.#points.queue, (n) => t("seconds", { n: n.toFixed(1) })),
+      chart(t("ops_streams"), this.#points.streams, (n) => String(n)));
+    const runners = now.runners.toSorted((a, b) => (a.state === "dead") - (b.state === "dead"));
+    fill(parts.runners, table([t("name"), t("state"), t("load"), t("age"), t("last_seen")], runners.map(runner)));
+    fill(parts.gateways, table([t("name"), t("state"), t("streams"), t("age")], now.gateways.map(gateway)));
+    fill(parts.takeovers, table([t("when"), t("run"), t("lost"), t("now_at")], now.takeovers.map(takeover)));
+  }
+
+  #build(now) {
+    const scrolled = (title) => h("div", { class: "table", tabindex: "0", role: "region", "aria-label": title });
+    const parts = {
+      banner: h("p", { class: "banner", role: "status" }, t("degraded")), live: h("div"), ended: h("div"), charts: h("div", { class: "charts" }),
+      runners: scrolled(t("ops_runners")), gateways: scrolled(t("ops_gateways")), takeovers: scrolled(t("ops_takeovers")),
+    };
+    fill(this.body, parts.banner, section(t("ops_live"), parts.live),
+      section(t("ops_ended", { n: Math.round(now.endedWithinS / 60) }), parts.ended), parts.charts,
+      section(t("ops_runners"), parts.runners), section(t("ops_gateways"), parts.gateways), section(t("ops_takeovers"), parts.takeovers));
+    return parts;
   }
 }
 
@@ -103,8 +114,7 @@ function figures(names, runs, most = Infinity) {
 
 function table(names, rows) {
   if (!rows.length) return h("p", { class: "quiet" }, t("ops_none"));
-  return h("div", { class: "table", tabindex: "0", role: "region", "aria-label": names[0] },
-    h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+  return h("table", {}, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
 }
 
 function row(...cells) {

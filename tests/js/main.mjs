@@ -2,6 +2,7 @@
 
 import "./vectors.mjs";
 import "./client.mjs";
+import "./poll.mjs";
 import "./words.mjs";
 import { results } from "./harness.mjs";
 
