@@ -62,6 +62,7 @@ export function newKey() {
 export class Api {
   constructor({ base = "", token = null, renew = async () => null, fetch = globalThis.fetch, wait = pause } = {}) {
     Object.assign(this, { base, token, renew, wait });
+    this.aheadMs = 0; // the server's clock before ours, as of the last answer
     this.fetch = (url, options) => fetch(url, options);
   }
 
@@ -91,15 +92,23 @@ export class Api {
     return items;
   }
 
+  /** By the server's clock: what it says of moments is not to be held against ours. */
+  now() {
+    return Date.now() + this.aheadMs;
+  }
+
   authorization() {
     return this.token ? { Authorization: `Bearer ${this.token}` } : {};
   }
 
   /** One answer, of whatever status but 401 while another token is to be had. */
   async open(path, { headers = {}, ...options } = {}) {
-    const send = () => this.fetch(this.base + path, {
-      ...options, cache: "no-store", headers: { ...headers, ...this.authorization() },
-    });
+    const send = async () => {
+      const request = { ...options, cache: "no-store", headers: { ...headers, ...this.authorization() } };
+      const response = await this.fetch(this.base + path, request);
+      this.#heard(response.headers.get("date"));
+      return response;
+    };
     const used = this.token;
     const response = await send();
     if (response.status !== 401 || !(await this.renewed(used))) return response;
@@ -114,6 +123,12 @@ export class Api {
     if (token === null) return false;
     this.token = token;
     return true;
+  }
+
+  /** A header of whole seconds: what is within its blur is no difference. */
+  #heard(date) {
+    const ahead = Date.parse(date) - Date.now();
+    if (!Number.isNaN(ahead)) this.aheadMs = Math.abs(ahead) < 2000 ? 0 : ahead;
   }
 
   async #ask(method, path, { body, headers = {}, signal } = {}) {

@@ -22,8 +22,8 @@ export class Card {
     Object.assign(this, { api, asked, user, heading, footer, onDecided });
     this.note = h("div", { class: "card-note", role: "alert" });
     this.form = h("div", { class: "card-form" });
-    this.until = h("span", { class: "card-until" });
-    this.element = h("section", { class: "card", "data-interrupt": asked.id });
+    this.until = h("span", { class: "card-until", role: "timer", "aria-live": "off" }); // no screen reader counts along
+    this.element = h("section", { class: "card", "data-interrupt": asked.id, tabindex: "-1" });
     this.update(asked);
   }
 
@@ -102,13 +102,15 @@ export class Card {
   #count() {
     const { expiresAt } = this.asked;
     if (!expiresAt) return;
-    const left = (new Date(expiresAt) - Date.now()) / 1000;
-    this.until.textContent = left > 0 ? t("expires_in", { time: duration(left) }) : t("expired_now");
+    const left = (new Date(expiresAt) - this.api.now()) / 1000;
+    const words = left > 0 ? t("expires_in", { time: duration(left) }) : t("expired_now");
+    if (this.until.textContent !== words) this.until.textContent = words;
     this.until.classList.toggle("soon", left < 300);
   }
 
   async #decide(decision) {
     if (this.#sending) return;
+    const focused = this.element.contains(document.activeElement);
     this.#busy(true);
     try {
       await this.api.post(`/api/runs/${this.asked.runId}/resume`, this.#body(decision), { key: this.#keyOf(decision) });
@@ -120,6 +122,7 @@ export class Card {
       this.#refused(error, decision);
     } finally {
       this.#busy(false);
+      if (focused && !this.element.contains(document.activeElement)) this.element.focus(); // its button is gone
     }
   }
 

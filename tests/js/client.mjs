@@ -251,6 +251,16 @@ test("a server that never answers is given up", async () => {
   equal(waits.length, 5); // six tries
 });
 
+test("moments are told by the server's clock, less what its header blurs", async () => {
+  const at = (ms) => json(200, {}, { Date: new Date(Date.now() + ms).toUTCString() });
+  const { api } = scripted(at(600_000), at(0), json(200, {}));
+  await api.get("/x");
+  equal(Math.abs(api.now() - Date.now() - 600_000) < 2000, true);
+  await api.get("/x");
+  await api.get("/x"); // from another origin the header is hidden
+  equal(api.aheadMs, 0);
+});
+
 test("a list is read page after page", async () => {
   const { api, requests } = scripted(
     json(200, { items: [1, 2], nextCursor: "a b" }), json(200, { items: [3], nextCursor: null }));
