@@ -17,6 +17,9 @@ export class Conversation {
   #state = null;
   #drawing = false;
   #sending = null; // what could not be sent yet, and its key
+  #hidden = null; // a timer, once nobody sees the page
+  #reading = null; // {run, messages}, until its last event
+  #asleep = null; // the same, while nobody looks
 
   /** `id` null: a new one, made with the first message. */
   constructor(app, id) {
@@ -31,8 +34,9 @@ export class Conversation {
     this.onOnline = () => this.#connection(this.connection);
     addEventListener("online", this.onOnline);
     addEventListener("offline", this.onOnline);
-    this.onHide = () => this.#state && Kept.put(this.id, this.#state);
+    this.onHide = () => this.#state && Kept.put(this.#state);
     addEventListener("pagehide", this.onHide);
+    document.addEventListener("visibilitychange", () => this.#seen(), { signal: this.#closing.signal });
   }
 
   async open() {
@@ -51,16 +55,37 @@ export class Conversation {
   close() {
     this.#closing.abort();
     this.#following?.abort();
+    clearTimeout(this.#hidden);
     for (const card of this.#cards.values()) card.close();
     removeEventListener("online", this.onOnline);
     removeEventListener("offline", this.onOnline);
     removeEventListener("pagehide", this.onHide);
-    if (this.#state) Kept.put(this.id, this.#state);
+    if (this.#state) Kept.put(this.#state);
   }
 
-  /** A list elsewhere says what runs here: a run that another tab began is shown, too. */
-  noticed({ activeRun }) {
-    if (activeRun && activeRun.id !== this.runId && !this.composer.busy && !this.opening) this.open();
+  /** A list elsewhere says that something was begun here: a run of another tab is shown, too. */
+  async noticed({ updatedAt, activeRun }) {
+    const known = updatedAt === this.updatedAt && (activeRun?.id ?? this.runId) === this.runId;
+    if (known || this.composer.busy || this.opening) return;
+    const now = await this.api.get(`/api/conversations/${this.id}/resume-state`, { signal: this.#closing.signal }).catch(() => null);
+    if (now === null || this.composer.busy || this.opening) return;
+    this.updatedAt = updatedAt;
+    if (now.run && now.run.id !== this.runId) this.open();
+  }
+
+  /** A browser lends six lines to all its tabs over HTTP/1.1: one that nobody sees gives its own back. */
+  #seen() {
+    clearTimeout(this.#hidden);
+    if (document.hidden) this.#hidden = setTimeout(() => this.#sleep(), HIDDEN_MS);
+    else if (this.#asleep) this.#follow(this.#asleep);
+  }
+
+  /** Not where it would end the run (contract §4, `onDisconnect`). */
+  #sleep() {
+    const reading = this.#reading;
+    if (reading === null || reading.run.onDisconnect === "cancel") return;
+    this.#following.abort();
+    this.#asleep = reading;
   }
 
   #welcome() {
@@ -81,35 +106,45 @@ export class Conversation {
     const rest = messages.filter((message) => message.runId === run?.id && message.role !== "user");
     fill(this.log, older.map(messageView));
     for (const asked of now.pendingInterrupts) this.#card(asked);
-    if (run) this.#watch(run, Kept.take(this.id, run.id) ?? initial(), rest);
+    if (run) this.#watch(run, Kept.take(run.id) ?? initial(), rest);
     else this.composer.show(null);
     this.#toEnd();
   }
 
   /** `messages` stand in for events that are no longer kept. */
   #watch(run, state, messages = []) {
-    this.#following?.abort();
-    const following = this.#following = new AbortController();
     this.runId = run.id;
     this.view = new RunView({ cardOf: (id) => this.#cards.get(id), goOn: () => this.#goOn() });
     this.log.append(this.view.element);
     this.#take(state.sequence > 0 ? state : { ...state, status: run.status, runId: run.id });
-    this.#read(run, state, following.signal).catch((error) => {
-      if (following.signal.aborted) return;
+    this.#follow({ run, messages });
+  }
+
+  /** From the last event that is known. */
+  #follow(reading) {
+    const { run, messages } = reading;
+    this.#following?.abort();
+    const { signal } = this.#following = new AbortController();
+    this.#reading = reading;
+    this.#asleep = null;
+    if (document.hidden) this.#seen();
+    this.#read(run, signal).catch((error) => {
+      if (signal.aborted) return;
       if (error instanceof Problem && error.code === "HISTORY_EXPIRED") this.#gone(run, messages);
       else this.#failed(error);
     });
   }
 
-  async #read(run, state, signal) {
-    const onConnection = (connection) => this.#connection(connection);
-    for await (const event of follow(this.api, run.id, { after: state.sequence, signal, onConnection })) {
-      state = reduce(state, event);
+  async #read(run, signal) {
+    const onConnection = (connection) => signal.aborted || this.#connection(connection);
+    for await (const event of follow(this.api, run.id, { after: this.#state.sequence, signal, onConnection })) {
+      if (signal.aborted) return; // what was on its way is read again
       this.#happened(event);
-      this.#take(state);
+      this.#take(reduce(this.#state, event));
     }
+    this.#reading = null;
     this.#connection("over");
-    if (state.end === null) this.#take({ ...state, status: run.status });
+    if (this.#state.end === null) this.#take({ ...this.#state, status: run.status });
   }
 
   #gone(run, messages) {
@@ -123,7 +158,7 @@ export class Conversation {
     this.#state = state;
     if (this.#drawing) return;
     this.#drawing = true;
-    requestAnimationFrame(() => { this.#drawing = false; this.#draw(); });
+    requestAnimationFrame(() => { this.#drawing = false; if (!this.#closing.signal.aborted) this.#draw(); });
   }
 
   #draw() {
@@ -178,7 +213,8 @@ export class Conversation {
       this.#toEnd();
       this.app.changed();
     } catch (error) {
-      this.composer.failed(error instanceof Problem ? error.message : t("not_sent"));
+      this.composer.show(null);
+      this.composer.failed(error instanceof Problem && !error.later ? error.message : t("not_sent"));
     }
   }
 
@@ -193,8 +229,10 @@ export class Conversation {
     await this.api.post(`/api/runs/${this.runId}/cancel`, undefined).catch(() => this.composer.failed(t("not_sent")));
   }
 
+  /** Once for each pause, however often it is clicked. */
   async #goOn() {
-    await this.api.post(`/api/runs/${this.runId}/resume`, { continue: true }).catch((error) => this.composer.failed(error.message));
+    const key = `${this.runId}-${this.#state.sequence}`;
+    await this.api.post(`/api/runs/${this.runId}/resume`, { continue: true }, { key }).catch((error) => this.composer.failed(error.message));
   }
 
   #connection(state) {
@@ -216,6 +254,7 @@ export class Conversation {
   }
 }
 
+const HIDDEN_MS = 20_000;
 const TERMINAL_STATUSES = new Set(["completed", "failed", "cancelled"]);
 
 /** Where a person writes; while a run is active it can only be stopped. */
@@ -243,6 +282,7 @@ class Composer {
   lock() {
     this.error.textContent = "";
     this.show("queued");
+    this.stopButton.hidden = true; // there is no run yet
   }
 
   clear() {
@@ -251,6 +291,7 @@ class Composer {
   }
 
   stopping() {
+    this.error.textContent = "";
     this.stopButton.disabled = true;
     this.text.placeholder = t("stopping");
   }
@@ -258,7 +299,6 @@ class Composer {
   failed(words) {
     this.stopButton.disabled = false;
     this.error.textContent = words;
-    if (this.busy === "queued") this.show(null);
   }
 
   focus() {

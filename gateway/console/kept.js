@@ -1,26 +1,27 @@
 // What this tab knows of a run, kept over a refresh so that its events go on after the last one
-// (`Last-Event-ID`) instead of being read again. In sessionStorage: it goes with the tab.
+// (`Last-Event-ID`) instead of being read again. In sessionStorage: it goes with the tab. Of the last
+// run alone: the storage is small, and the token has its place there.
 
 const BYTES_MAX = 400_000;
-const name = (conversationId) => `steadyrun.run.${conversationId}`;
+const NAME = "steadyrun.run";
 
 export const Kept = {
-  put(conversationId, state) {
+  put(state) {
+    sessionStorage.removeItem(NAME);
+    const text = JSON.stringify(state);
+    if (text.length > BYTES_MAX) return; // its events are read again
     try {
-      const text = JSON.stringify(state);
-      if (text.length <= BYTES_MAX) sessionStorage.setItem(name(conversationId), text);
-      else sessionStorage.removeItem(name(conversationId));
+      sessionStorage.setItem(NAME, text);
     } catch {
-      sessionStorage.removeItem(name(conversationId)); // full: the events are read again
+      return; // full
     }
   },
 
   /** Once, and only of this run. */
-  take(conversationId, runId) {
-    const text = sessionStorage.getItem(name(conversationId));
-    sessionStorage.removeItem(name(conversationId));
-    if (text === null) return null;
-    const state = JSON.parse(text);
-    return state.runId === runId ? state : null;
+  take(runId) {
+    const state = JSON.parse(sessionStorage.getItem(NAME));
+    if (state?.runId !== runId) return null;
+    sessionStorage.removeItem(NAME);
+    return state;
   },
 };

@@ -237,6 +237,7 @@ def test_everything_can_be_done_by_keyboard(visit: Visit, api: Client) -> None:
         ada.page.keyboard.press("Shift+Tab")
     ada.page.keyboard.press("Enter")
     must_show_what_is_stored(ada, api())
+    assert "card" in ada.page.evaluate("document.activeElement.className")
 
 
 def test_what_looks_like_html_is_shown_as_text(visit: Visit) -> None:
@@ -269,6 +270,54 @@ def test_a_conversation_is_deleted_once_the_person_is_sure(visit: Visit) -> None
     ada.page.locator(f"li:has({where}) .bin").click()
     ada.until_seen("What should be looked after?")
     ada.page.locator(where).wait_for(state="detached")
+
+
+def test_what_another_tab_began_and_ended_between_two_looks_is_shown(
+    visit: Visit, api: Client
+) -> None:
+    ada = visit()
+    ada.say("Which services are there?")
+    ada.until("completed")
+    with api() as client:
+        message = {"message": {"content": "services, please"}, "conversationId": ada.conversation}
+        as_json = {"Accept": "application/json"}
+        run = client.post("/api/chat", json=message, headers=as_json).json()["run"]
+        ada.eventually(lambda: client.get(f"/api/runs/{run['id']}").json()["status"] == "completed")
+    ada.until_seen("services, please")
+    ada.until("completed")
+
+
+def test_a_page_that_nobody_sees_gives_its_line_back_and_catches_up(
+    visit: Visit, api: Client
+) -> None:
+    """Over HTTP/1.1 all tabs share six lines: six that wait for a person let no click out."""
+    conversation = asking(api, "choose")
+    ada = visit()
+    ada.page.clock.install()
+    ada.open(f"#/c/{conversation}")
+    ada.until_waiting()
+    seen = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});" + (
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    with ada.page.expect_event("requestfailed", lambda one: one.url.endswith("/events?until=end")):
+        ada.page.evaluate(seen.format("true"))
+        ada.page.clock.fast_forward(25_000)
+    with api() as client:
+        [question] = client.get("/api/interrupts?status=pending").json()["items"]
+        answer = {"interruptId": question["id"], "decision": {"select": 2}}
+        assert client.post(f"/api/runs/{question['runId']}/resume", json=answer).is_success
+    ada.page.evaluate(seen.format("false"))
+    ada.until("completed")
+    assert ada.resumed_after[-1] > 0
+
+
+def test_nothing_of_who_has_signed_out_stays_in_the_tab(visit: Visit) -> None:
+    ada = visit()
+    ada.say("Which services are there?")
+    ada.until("completed")
+    ada.press("Sign out")
+    ada.page.get_by_label("Access token").wait_for()
+    assert ada.page.evaluate("Object.keys(sessionStorage)") == []
 
 
 # --- questions ------------------------------------------------------------------------------------
@@ -393,17 +442,24 @@ def test_operations_show_what_runs_where_and_what_was_taken_over(
     ops.eventually(lambda: ops.page.locator("[data-count=interrupted]").inner_text() != "0")
     ops.eventually(lambda: ops.page.get_by_text("healthy").count() == 2)
     ops.must_be_accessible()
+    ops.page.locator(".table").first.focus()
+    drawn = ops.page.locator(".table tbody").first.element_handle()
+    ops.eventually(lambda: not drawn.evaluate("one => one.isConnected"))
+    assert ops.page.evaluate("document.activeElement.ariaLabel") == "Runners"
     ops.page.screenshot(path=ops._shots / "12-operations.png", full_page=True)
 
 
 def test_where_there_is_no_demo_a_token_is_pasted(visit: Visit, api: Client) -> None:
-    def refuse(route: Route) -> None:
-        route.fulfill(status=404, json={"code": "NOT_FOUND"})
+    def without_demo(route: Route) -> None:
+        page = route.fetch()
+        route.fulfill(response=page, body=page.text().replace('content="yes"', 'content="no"'))
 
     ada = visit("console/icon.svg")
-    ada.expecting("status of 40[14]")
-    ada.page.route("**/api/demo-token", refuse)
+    ada.page.route(f"{ada.url}/", without_demo)
     ada.open()
+    ada.page.get_by_label("Access token").wait_for()
+    assert ada.complaints == []
+    ada.expecting("status of 401")
     ada.page.get_by_label("Access token").wait_for()
     ada.must_be_accessible()
     ada.shot("13-sign-in")
