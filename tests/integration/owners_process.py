@@ -80,7 +80,15 @@ class Asking:
 
     count: int = 1
 
-    def new(self, run: ClaimedRun, _graph: Any, _state: Any, known: list[Any], _now: Any) -> Any:
+    def new(
+        self,
+        run: ClaimedRun,
+        _graph: Any,
+        _state: Any,
+        known: list[Any],
+        _now: Any,
+        _unknown: Any = (),
+    ) -> Any:
         asked = [question(f"native-{len(known) + n}") for n in range(self.count)]
         return [] if any(row.status == "pending" for row in known) and self.count > 1 else asked
 
