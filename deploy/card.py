@@ -13,6 +13,7 @@ from deploy.paper import brief
 Json = dict[str, Any]
 Ask = Callable[[str], str]
 
+_SHOWN_CHARACTERS = 2000
 _SHOWN_ELSEWHERE = frozenset(
     {"title", "action", "args", "options", "schema", "requiredPermission", "expiresInS"}
 )
@@ -29,12 +30,17 @@ def describe(interrupt: Json) -> list[str]:
     shown = payload if isinstance(payload, Mapping) else {"question": payload}
     lines = [f"┌ {_title(interrupt, shown)}"]
     for action in interrupt["actions"]:
-        lines += [f"│ {name}: {brief(value)}" for name, value in action.get("args", {}).items()]
-    lines += [f"│ {name}: {brief(v)}" for name, v in shown.items() if name not in _HIDDEN and v]
+        lines += _lines(action.get("args", {}))
+    lines += _lines({name: v for name, v in shown.items() if name not in _HIDDEN and v})
     if permission := interrupt.get("requiredPermission"):
         lines.append(f"│ needs the permission {permission}")
     until = interrupt.get("expiresAt")
     return [*lines, f"└ open until {until}" if until else "└"]
+
+
+def _lines(fields: Mapping[str, Any]) -> list[str]:
+    """Whole as far as a terminal can bear it: somebody decides by this."""
+    return [f"│ {name}: {brief(value, _SHOWN_CHARACTERS)}" for name, value in fields.items()]
 
 
 def decide(interrupt: Json, ask: Ask, *, yes: bool) -> Json | None:

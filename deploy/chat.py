@@ -5,6 +5,7 @@ connection. When nobody is there to decide (the input has ended) it says how to 
 the run waits, and `steadyrun chat --conversation ID` takes it up again from anywhere.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -20,8 +21,14 @@ from deploy.signing import sign, signing_secret
 from deploy.topology import Topology
 from deploy.wire import Json, Wire
 
+Connect = Callable[[str, str, Callable[[str], object]], Wire]
+
 _TOKEN_TTL_S = 12 * 3600.0
 _SETTLED = frozenset({"INTERRUPT_NOT_PENDING", "INTERRUPT_EXPIRED", "RUN_NOT_RESUMABLE"})
+
+
+def _connect(url: str, token: str, told: Callable[[str], object]) -> Wire:
+    return Wire(url, token, told=told)
 
 
 def chat(
@@ -36,7 +43,7 @@ def chat(
     graph: str | None = None,
     out: TextIO = sys.stdout,
     ask: Ask | None = None,
-    connect: Callable[[str, str], Wire] = Wire,
+    connect: Connect = _connect,
 ) -> int:
     """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
 
@@ -46,14 +53,15 @@ def chat(
     the person.
     """
     paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
-    wire = connect(url or _find_url(state), token or _find_token(state, user))
     body = _body(text, conversation, graph)
+    at, signed = url or _find_url(state), token or _find_token(state, user)
+    wire = connect(at, signed, lambda cause: paper.note(f"{cause}; trying again"))
+    again = "" if user == "demo" else f" --user {user}"
+    talk = _Chat(wire, paper, ask or _ask_at(out), yes=yes, again=again)
     try:
-        again = "" if user == "demo" else f" --user {user}"
-        talk = _Chat(wire, paper, ask or _ask_at(out), yes=yes, again=again)
         return talk.talk(body, conversation)
     except KeyboardInterrupt:
-        paper.say("left; the run goes on")
+        talk.leave()
         return 0
     finally:
         wire.close()
@@ -68,6 +76,7 @@ class _Chat:
         self._ask = ask
         self._yes = yes
         self._again = again  # options that the same person has to give the next time
+        self._transcript = Transcript()
 
     def talk(self, body: Json | None, conversation: str | None) -> int:
         if body is None:
@@ -82,6 +91,15 @@ class _Chat:
             joined = self._join(conversation)
             if joined is not None and joined.end is None:
                 return 0
+
+    def leave(self) -> None:
+        """In the middle of it."""
+        conversation = self._transcript.conversation_id
+        how = f": {self._command(conversation)} joins it again" if conversation else ""
+        self._paper.say(f"left; the run goes on{how}")
+
+    def _command(self, conversation: str) -> str:
+        return f"`steadyrun chat{self._again} --conversation {conversation}`"
 
     def _join(self, conversation: str) -> Transcript | None:
         """Follow the active run to its end, or to a decision that has to wait. None: no run."""
@@ -98,15 +116,24 @@ class _Chat:
         return self._close(transcript.conversation_id, transcript)
 
     def _close(self, conversation: str | None, transcript: Transcript | None) -> int:
+        end = transcript.end if transcript else None
+        if transcript and end and end["type"] == "done" and not transcript.text:
+            self._show_output(end["runId"])
         if conversation:
             self._paper.say(f"conversation {conversation}")
-        end = transcript.end if transcript else None
         return 1 if end is not None and end["type"] == "error" else 0
+
+    def _show_output(self, run_id: str) -> None:
+        """What a graph gives that says nothing to people (contract §6, `output`)."""
+        output = self._wire.get(f"/api/runs/{run_id}").get("output")
+        if output is not None:
+            self._paper.say(json.dumps(output, ensure_ascii=False))
 
     def _follow(
         self, transcript: Transcript, stream: Iterable[Json], run_id: str | None = None
     ) -> None:
         """Show and decide until the run has ended, or somebody has to decide later."""
+        self._transcript = transcript
         while True:
             for event in stream:
                 run_id = event["runId"]
@@ -166,8 +193,7 @@ class _Chat:
 
     def _later(self, run: Json) -> bool:
         self._paper.say(
-            "the run waits for a decision: go on with"
-            f" `steadyrun chat{self._again} --conversation {run['conversationId']}`,"
+            f"the run waits for a decision: go on with {self._command(run['conversationId'])},"
             f" or decide by POST /api/runs/{run['id']}/resume"
         )
         return False

@@ -14,6 +14,8 @@ import typer
 from typer import TyperException
 
 from common.errors import Misconfigured, SteadyrunError
+from deploy.arguments import Unusable, address
+from deploy.arguments import user as somebody
 
 CTRL_C = 130  # what typer makes of KeyboardInterrupt
 
@@ -39,6 +41,8 @@ def status_of(command: Callable[[], object]) -> int:
         status = command()
     except TyperException as error:
         return _complain(error.format_message() + " (see --help)", error.exit_code)
+    except Unusable as error:
+        return _complain(f"{error} (see --help)", 2)
     except (SteadyrunError, OSError) as error:
         return _complain(str(error))
     return status if isinstance(status, int) and status != CTRL_C else 0
@@ -106,7 +110,7 @@ def token(
     """Print a JWT signed with STEADYRUN_JWT_SECRET, else with the secret of a running `up`."""
     from deploy.signing import sign, signing_secret
 
-    print(sign(signing_secret(state), user, permission or [], ttl_s=ttl))
+    print(sign(signing_secret(state), somebody(user), permission or [], ttl_s=ttl))
 
 
 @cli.command()
@@ -129,7 +133,10 @@ def chat(
     """
     from deploy.chat import chat
 
-    return chat(url, text, user, conversation, yes, state=state, graph=graph)
+    if conversation is None and not (text or "").strip():
+        raise Unusable("nothing to say: give a text, or a conversation to go on with")
+    at = address(url) if url else None
+    return chat(at, text, somebody(user), conversation, yes, state=state, graph=graph)
 
 
 @cli.command()
@@ -180,7 +187,7 @@ def load(
         shapes=tuple(shapes or ("overhead", "watchers")),
         amount=Amount(runs, subscribers, events, rate, kind, seconds),
         replicas=sizes(replicas or f"{gateways}+{runners}"),
-        url=url,
+        url=address(url) if url else None,
         state=state,
         json_file=json,
         markdown_file=markdown,

@@ -34,6 +34,7 @@ find_uv() {
         return
     fi
     [ -n "$python" ] || fail "no Python 3.11-3.14 found: install one of them, or uv"
+    [ -x .uv/bin/uv ] || echo "steadyrun: fetching uv into .uv (once)" >&2
     [ -x .uv/bin/uv ] ||
         "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target .uv uv >&2 ||
         fail "cannot fetch uv with '$python -m pip': install pip or uv, and see that a package index is reachable"
@@ -56,7 +57,7 @@ set -- --quiet --compile-bytecode # also where PYTHONDONTWRITEBYTECODE would mak
 if [ "$kind" = run ]; then
     set -- "$@" --inexact --no-dev --extra embedded
 fi
-echo "steadyrun: making the environment in .venv (once, and when pyproject.toml changes)" >&2
+echo "steadyrun: making the environment in .venv, which takes a minute (once, and when pyproject.toml changes)" >&2
 "$uv" sync "$@" || fail "the environment could not be made: see the lines above"
 echo "$here" >.venv/run.stamp
 [ "$kind" = run ] || echo "$here" >.venv/dev.stamp

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from common.errors import Misconfigured
+from common.graphfile import GraphFile, parse
 from deploy.child import Child
 from deploy.embedded import PostgresServer, RedisServer
 from deploy.nginx import NginxServer
@@ -61,9 +62,11 @@ def up(choices: Choices, say: Callable[[str], object], program: Sequence[str] = 
         supervisor = Supervisor(signals, on_change=system.note, say=say)
         try:
             with suppress(Stopped):
+                say(system.announcement())
                 system.start(supervisor)
-                say(_welcome(system.topology, state))
+                say(system.welcome())
                 supervisor.watch()
+            say("stopping; once more to do it by force")
         finally:
             supervisor.stop()
             state.topology.unlink(missing_ok=True)
@@ -73,6 +76,7 @@ class System:
     """The children that choices and environment ask for, and the topology they make."""
 
     def __init__(self, choices: Choices, state: StateFolder, program: Sequence[str]) -> None:
+        self._choices = choices
         self._state = state
         self._program = program
         self._graphs = _graphs(choices.graphs)
@@ -87,6 +91,33 @@ class System:
             redis_url=self._redis.url if self._redis else _given("REDIS_URL"),
             jwt_secret=_given("JWT_SECRET") or state.memory.jwt_secret,
         )
+
+    def announcement(self) -> str:
+        """Said before the wait; the first start also makes a database."""
+        choices = self._choices
+        named = [
+            *(["Postgres"] if self._postgres else []),
+            *(["Valkey"] if self._redis else []),
+            f"gateways ({choices.gateways})",
+            f"runners ({choices.runners})",
+            *(["nginx"] if self._nginx else []),
+        ]
+        return f"starting {', '.join(named)}"
+
+    def welcome(self) -> str:
+        """Said once, when all is ready."""
+        url, sample = self.topology.url, self._choices.graphs is None
+        text = "Look at the recent errors of payment-api" if sample else "Hello"
+        lines = [
+            f"{WELCOME} {url}",
+            f"  console     {url}/",
+            f'  ask it      {_chat(self._state)} "{text}"',
+            *([] if sample else [f"  graphs      {', '.join(self._graphs.graphs)}"]),
+            f"  processes   {self._state.topology}",
+            f"  logs        {self._state.logs}",
+            "  stop        Ctrl-C",
+        ]
+        return "\n".join(lines)
 
     def start(self, supervisor: Supervisor) -> None:
         """In order; raises what `Supervisor.start` raises."""
@@ -175,7 +206,7 @@ class System:
             "DATABASE_URL": self.topology.database_url,
             "REDIS_URL": self.topology.redis_url,
             "STEADYRUN_JWT_SECRET": self.topology.jwt_secret,
-            "STEADYRUN_GRAPHS": str(self._graphs),
+            "STEADYRUN_GRAPHS": str(self._graphs.path),
             "STEADYRUN_DEMO": "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1",
             "PYTHONUNBUFFERED": "1",
             "STEADYRUN_START_PATIENCE_S": str(
@@ -213,12 +244,12 @@ def _seconds(setting: str, default_s: float) -> float:
         return default_s
 
 
-def _graphs(chosen: Path | None) -> Path:
+def _graphs(chosen: Path | None) -> GraphFile:
     sample = Path(str(files("runner"))) / "graphs" / "opspilot" / "langgraph.json"
     path = (chosen or sample).absolute()
     if not path.is_file():
         raise Misconfigured(f"there is no graph file {path}: name one by --graphs")
-    return path
+    return parse(path)
 
 
 def _allow_many_open_files() -> None:
@@ -229,15 +260,8 @@ def _allow_many_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _welcome(topology: Topology, state: StateFolder) -> str:
+def _chat(state: StateFolder) -> str:
+    """The command as it can be typed here."""
     program = "steadyrun" if shutil.which("steadyrun") else ".venv/bin/steadyrun"
-    place = "" if state.path == Path(".steadyrun").absolute() else f"--state {state.path} "
-    return "\n".join(
-        [
-            f"{WELCOME} {topology.url}",
-            f'  ask it      {program} chat {place}"Look at the recent errors of payment-api"',
-            f"  processes   {state.topology}",
-            f"  logs        {state.logs}",
-            "  stop        Ctrl-C",
-        ]
-    )
+    place = "" if state.path == Path(".steadyrun").absolute() else f" --state {state.path}"
+    return f"{program} chat{place}"

@@ -92,11 +92,11 @@ def clean(text: str) -> str:
     )
 
 
-def brief(value: Any) -> str:
+def brief(value: Any, characters: int = _LINE_CHARACTERS) -> str:
     """Any JSON value on one line of bounded length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     line = " ".join(text.split())
-    return line if len(line) <= _LINE_CHARACTERS else f"{line[: _LINE_CHARACTERS - 1]}…"
+    return line if len(line) <= characters else f"{line[: characters - 1]}…"
 
 
 def _call(piece: Piece) -> str:

@@ -11,22 +11,30 @@ from typing import Any, TypeVar, cast
 import httpx
 
 from deploy.client import Client, Patience, RunStream
+from deploy.client.calls import Sleep
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
 class Wire:
-    """Calls one gateway address (or nginx) as one user. Raises what `Client` raises."""
+    """Calls one gateway address (or nginx) as one user. Raises what `Client` raises.
+
+    `told` hears why there is a pause, once it is longer than a moment.
+    """
 
     def __init__(
         self,
         url: str,
         token: str,
         *,
-        patience: Callable[[int], Patience] = Patience,
+        told: Callable[[str], object] | None = None,
+        sleep: Sleep = asyncio.sleep,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        def patience(attempts_max: int) -> Patience:
+            return Patience(attempts_max, sleep, told)
+
         self._runner = asyncio.Runner()
         self._client = Client(url, token, patience=patience, transport=transport)
 

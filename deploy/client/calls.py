@@ -24,6 +24,7 @@ LATER = frozenset({429, 502, 503, 504})
 HEARTBEATS_MISSED_S = 35.0  # the gateway sends something every 10 s
 ATTEMPTS_MAX = 6
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 5.0
+_NEWS_AFTER = 3  # attempts in vain, about a second
 
 
 class Unreachable(SteadyrunError):
@@ -32,10 +33,14 @@ class Unreachable(SteadyrunError):
 
 @dataclass(slots=True)
 class Patience:
-    """Pauses between attempts that bring nothing: they double, with jitter, until it is enough."""
+    """Pauses between attempts that bring nothing: they double, with jitter, until it is enough.
+
+    `told` hears the cause once, when it is no short break any more.
+    """
 
     attempts_max: int
     sleep: Sleep = asyncio.sleep
+    told: Callable[[str], object] | None = None
     attempts: int = 0
 
     async def wait(self, cause: str, at_least_s: float = 0.0) -> None:
@@ -43,6 +48,8 @@ class Patience:
         self.attempts += 1
         if self.attempts >= self.attempts_max:
             raise Unreachable(cause)
+        if self.told and self.attempts == _NEWS_AFTER:
+            self.told(cause)
         longest = min(_PAUSE_MAX_S, _PAUSE_MIN_S * 2**self.attempts)
         await self.sleep(max(at_least_s, random.uniform(longest / 2, longest)))
 

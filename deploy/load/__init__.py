@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import Misconfigured
+from deploy.arguments import Unusable
 from deploy.load import compare, report
 from deploy.load.client import LoadClient, Order
 from deploy.load.machine import Machine
@@ -20,7 +20,7 @@ from deploy.load.metrics import DOES
 from deploy.load.metrics import SHAPES as NAMES
 from deploy.load.report import Report, Size
 from deploy.load.shapes import SHAPES
-from deploy.load.stage import Amount, Figures, Stage
+from deploy.load.stage import KINDS, Amount, Figures, Stage
 from deploy.load.target import gateways_of, own_topology, running_topology
 from deploy.signing import sign
 from deploy.topology import Topology
@@ -74,22 +74,24 @@ def listing() -> str:
 
 
 def sizes(said: str) -> list[Size]:
-    """`2` is two of each, `2+3` two gateways and three runners. Raises Misconfigured."""
+    """`2` is two of each, `2+3` two gateways and three runners. Raises Unusable."""
     try:
         pairs = [part.split("+") for part in said.split(",")]
         found = [Size(int(pair[0]), int(pair[-1])) for pair in pairs if len(pair) <= 2]
     except ValueError:
         found = []
     if len(found) != len(said.split(",")) or any(min(size) < 1 for size in found):
-        raise Misconfigured(f"--replicas {said}: give sizes such as 1,2,3 or 1+2,3+4")
+        raise Unusable(f"--replicas {said}: give sizes such as 1,2,3 or 1+2,3+4")
     return found
 
 
 def _check(choices: Choices) -> None:
     if unknown := [name for name in choices.shapes if name not in NAMES]:
-        raise Misconfigured(f"no such shape: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        raise Unusable(f"no such shape: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if choices.amount.kind not in KINDS:
+        raise Unusable(f"--kind {choices.amount.kind}: give one of {', '.join(KINDS)}")
     if choices.url is not None and (own := OWN_ONLY.intersection(choices.shapes)):
-        raise Misconfigured(f"{' and '.join(sorted(own))}: on a system of its own only, omit --url")
+        raise Unusable(f"{' and '.join(sorted(own))}: on a system of its own only, omit --url")
 
 
 def _target(choices: Choices, size: Size) -> AbstractContextManager[Topology]:

@@ -12,6 +12,7 @@ from deploy.topology import Role, Topology
 
 Figures = dict[str, float]
 SETTLE_S = 2.0
+KINDS = ("tokens", "custom")  # of events that the load graph makes
 
 
 @dataclass(frozen=True, slots=True)

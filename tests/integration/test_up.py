@@ -95,6 +95,9 @@ def test_ctrl_c_is_a_clean_end(light: Cluster) -> None:
     light.signal(signal.SIGINT)
     assert light.wait() == 0
     until_gone(pids)
+    first, *_, last = light.said.splitlines()
+    assert first == "starting gateways (2), runners (2), nginx"
+    assert last.startswith("stopping")
 
 
 def test_a_closed_terminal_is_a_clean_end(light: Cluster) -> None:

@@ -48,7 +48,7 @@ def up(arguments: list[str]) -> int:
         parser.add_argument(number, type=int, default=1)
     parser.add_argument("--state", type=Path)
     parser.add_argument("--no-nginx", dest="nginx", action="store_false")
-    choices = local.Choices(graphs=Path(__file__), **vars(parser.parse_args(arguments)))
+    choices = local.Choices(**vars(parser.parse_args(arguments)))
     return cli.status_of(lambda: local.up(choices, say, PROGRAM))
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import pytest
 
 from common.errors import Misconfigured, Refused
 from deploy.chat import chat
-from deploy.client import Patience
 from deploy.wire import Wire
-from tests.unit.test_client import Answer, Peer, at_once, body, frames, stream
+from tests.unit.test_client import Answer, Peer, at_once, body, broken, frames, stream
 
 Event = dict[str, Any]
 ASKED: dict[str, Any] = {
@@ -53,6 +53,7 @@ class Visit:
     def __init__(self, peer: Peer, *lines: str) -> None:
         self.peer = peer
         self.out = io.StringIO()
+        self.leave_at_question = False  # by Ctrl-C
         self._lines = iter(lines)
 
     def __call__(self, text: str | None = "Restart it", **more: Any) -> int:
@@ -61,21 +62,19 @@ class Visit:
         )
 
     def _ask(self, prompt: str) -> str:
+        if self.leave_at_question:
+            raise KeyboardInterrupt
         for line in self._lines:
             return line
         raise EOFError
 
-    def _wire(self, url: str, token: str) -> Wire:
+    def _wire(self, url: str, token: str, told: Callable[[str], object]) -> Wire:
         transport = httpx.MockTransport(self.peer)
-        return Wire(url, token, patience=_without_pauses, transport=transport)
+        return Wire(url, token, told=told, sleep=at_once, transport=transport)
 
     def sent(self, path_end: str) -> list[Any]:
         calls = [r for r in self.peer.requests if r.method == "POST"]
         return [json.loads(r.content) for r in calls if r.url.path.endswith(path_end)]
-
-
-def _without_pauses(attempts_max: int) -> Patience:
-    return Patience(attempts_max, sleep=at_once)
 
 
 def test_a_run_is_shown_decided_and_followed_to_its_end() -> None:
@@ -130,7 +129,7 @@ def test_a_busy_conversation_is_joined_before_the_text_is_sent_again() -> None:
     busy = body(409, code="CONVERSATION_BUSY", detail="busy")
     active = body(200, activeRun=WAITING)
     peer = Peer(busy, active, pause(), body(200, **WAITING), body(202, run={}), rest(),
-                stream(frames(STARTED, DONE)))  # fmt: skip
+                stream(frames(STARTED, said(2, "Yes."), DONE)))  # fmt: skip
     visit = Visit(peer, "y")
     assert visit(conversation="conv_1") == 0
     assert visit.sent("/api/chat") == [
@@ -159,6 +158,36 @@ def test_the_status_tells_a_failed_run_from_a_cancelled_one() -> None:
 def test_a_refusal_that_nobody_can_help_is_raised_with_its_cause() -> None:
     with pytest.raises(Refused, match="UNAUTHENTICATED"):
         Visit(Peer(body(401, code="UNAUTHENTICATED", detail="who are you?")))()
+
+
+def test_a_person_is_told_that_nothing_answers_while_it_is_tried_again() -> None:
+    visit = Visit(
+        Peer(broken, broken, broken, broken, stream(frames(STARTED, said(2, "Hi."), DONE)))
+    )
+    assert visit() == 0
+    page = visit.out.getvalue()
+    assert page.count("nothing answers at http://peer") == 1
+    assert "trying again" in page
+
+
+def test_a_short_break_of_the_stream_is_no_news() -> None:
+    visit = Visit(Peer(broken, stream(frames(STARTED, said(2, "Hi."), DONE))))
+    assert visit() == 0
+    assert "trying again" not in visit.out.getvalue()
+
+
+def test_of_a_graph_that_says_nothing_the_output_is_shown() -> None:
+    run = body(200, id="run_1", output={"receipt": "r-1"})
+    visit = Visit(Peer(stream(frames(STARTED, DONE)), run))
+    assert visit() == 0
+    assert '{"receipt": "r-1"}' in visit.out.getvalue()
+
+
+def test_who_leaves_is_told_how_to_come_back() -> None:
+    visit = Visit(Peer(pause(), body(200, **WAITING)))
+    visit.leave_at_question = True
+    assert visit(user="ada") == 0
+    assert "`steadyrun chat --user ada --conversation conv_1`" in visit.out.getvalue()
 
 
 def test_without_address_and_topology_it_says_what_to_start(

@@ -246,3 +246,10 @@ def test_fields_are_filled_with_the_types_of_the_schema() -> None:
 def test_a_question_of_the_graphs_own_gets_what_is_typed(line: str, value: Any) -> None:
     own = CONFIRM | {"type": "provide_input", "format": "opaque", "payload": "how many?"}
     assert decide(own, answers(line), yes=False) == {"resume": {"int_1": value}}
+
+
+def test_a_question_is_shown_whole_though_tools_are_cut_short() -> None:
+    long = "It was begun, and how it ended was never noted. " * 5
+    asked = {"type": "select_option", "payload": {"description": long}, "actions": []}
+    assert any(long.strip() in line for line in describe(asked))
+    assert len(brief(long)) == 120

@@ -160,6 +160,31 @@ def test_a_missing_graph_file_is_named(tmp_path: Path) -> None:
         System(choices, state, program=[])
 
 
+def test_an_unusable_graph_file_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    graphs = tmp_path / "langgraph.json"
+    graphs.write_text('{"graphs": {"shop": "./nowhere.py:shop"}}')
+    with (
+        StateFolder.open(tmp_path) as state,
+        pytest.raises(Misconfigured, match=r"graph 'shop': \./nowhere\.py does not exist"),
+    ):
+        System(Choices(graphs=graphs), state, program=[])
+
+
+def test_up_says_where_the_console_is_and_asks_a_foreign_graph_nothing_of_the_sample(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agents.py").touch()
+    graphs = tmp_path / "langgraph.json"
+    graphs.write_text('{"graphs": {"shop": "./agents.py:shop", "desk": "./agents.py:desk"}}')
+    with StateFolder.open(tmp_path / "state") as state:
+        own = System(Choices(graphs=graphs, port=free_port()), state, program=[]).welcome()
+        sample = System(Choices(port=free_port()), state, program=[]).welcome()
+    assert "console     http://127.0.0.1:" in own
+    assert "payment-api" in sample
+    assert "payment-api" not in own
+    assert "graphs      shop, desk" in own
+
+
 def test_a_token_is_signed_with_the_secret_of_the_running_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,5 +173,3 @@ def test_every_shape_has_its_figures_and_a_line_about_it() -> None:
 def test_shapes_that_kill_need_a_system_of_their_own() -> None:
     with pytest.raises(Misconfigured, match="kills"):
         load(Choices(shapes=["kills"], url="http://127.0.0.1:1"), str)
-    with pytest.raises(Misconfigured, match="no such shape: nonsense"):
-        load(Choices(shapes=["nonsense"]), str)

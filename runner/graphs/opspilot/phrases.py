@@ -12,7 +12,7 @@ ENGLISH: Mapping[str, str] = {
     "which_not": "Several or no services have an abnormal instance ({services}). "
     "Which one do you mean?",
     "looking": "I'll look at the instances of {service} first. Nothing is changed by that.",
-    "abnormal": "{instance} is degraded (version {version}, on {host}); {others} others run. "
+    "abnormal": "{instance} is degraded (version {version}, on {host}); {others} more run. "
     "I'll read its recent errors before I propose anything.",
     "chosen": "{instance} is {state} (version {version}, on {host}). "
     "I'll read its recent errors before I do anything.",
