@@ -43,6 +43,8 @@ class Metrics(Meters):
         self.rejected = self.counter(
             "gateway_streams_rejected_total", "streams refused at the door", "reason"
         )
+        for reason in ("gateway", "user"):  # else the first refusals are no rise, and no alert
+            self.rejected.labels(reason)
 
     def _following(self) -> None:
         self.topics = self.gauge("gateway_topics", "runs that are followed")

@@ -12,6 +12,8 @@ import yaml
 
 from common.metrics import Described
 from deploy.readme import METRICS_PAGE, all_metrics, rewritten_metrics
+from gateway.metrics import Metrics as Gateway
+from runner.metrics import Metrics as Runner
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -134,6 +136,15 @@ def test_the_rules_cover_what_can_go_wrong_unseen() -> None:
         "steadyrun_gateway_server_up",
         "steadyrun_runner_effects_total",
     }
+
+
+def test_what_an_alert_counts_begins_at_zero_since_a_series_that_appears_has_not_risen() -> None:
+    fresh = (Gateway().render() + Runner().render()).decode()
+    counted = re.findall(r"increase\((\w+)", " ".join(rule["expr"] for rule in rules()))
+    assert counted
+    assert [
+        name for name in counted if not re.search(rf"^{name}(\{{.*\}})? 0\.0$", fresh, re.M)
+    ] == []
 
 
 def test_every_panel_has_a_title_a_unit_and_a_place_of_its_own() -> None:
