@@ -22,7 +22,7 @@ class Metric:
 
 
 _FIRST = "first event after the request"
-_LATENCY = "from the event made to the client"
+_LATENCY = "from the event made to the client, oldest of a piece"
 
 METRICS: Mapping[str, Mapping[str, Metric]] = {
     "overhead": {

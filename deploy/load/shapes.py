@@ -18,7 +18,7 @@ from deploy.load.client import LoadFailed, Order
 from deploy.load.machine import spent
 from deploy.load.measures import overhead
 from deploy.load.stage import Figures, Stage, percentiles_ms, share, total
-from deploy.load.tap import Counter, Tap
+from deploy.load.tap import Counter, Numbers, Tap
 
 Shape = Callable[[Stage], Awaitable[Figures]]
 
@@ -117,8 +117,8 @@ async def reconnects(stage: Stage) -> Figures:
     said = (await stage.client.any.run(run["id"]))["lastSequence"]
     p50, p99 = percentiles_ms(times)
     return {
-        "lost": sum(max(0, said - one.events) for one in held),
-        "doubled": sum(max(0, one.events - said) for one in held),
+        "lost": sum(one.numbers.lost + said - one.numbers.last for one in held),
+        "doubled": sum(one.numbers.doubled for one in held),
         "back_p50_ms": p50,
         "back_p99_ms": p99,
         "gateway_us_per_reconnect": total(cpu_s, ["gateway"]) / max(len(times), 1) * 1e6,
@@ -126,23 +126,19 @@ async def reconnects(stage: Stage) -> Figures:
 
 
 class _Held:
-    """One stream over many connections. It goes on after as many events as it has had whole: that
-    is the last one's sequence, since a run without a failover has no jump."""
+    """One stream over many connections; it goes on after the last event that it has had whole."""
 
     def __init__(self, stage: Stage, run_id: str) -> None:
         self._stage, self._run_id = stage, run_id
-        self._before = 0
+        self.numbers = Numbers()
         self._tap: Tap | None = None
         self.has_ended = False
-
-    @property
-    def events(self) -> int:
-        return self._before + (self._tap.counter.events if self._tap else 0)
 
     async def attach(self) -> float:
         """Seconds until the answer has begun."""
         began = time.perf_counter()
-        tap = await self._stage.client.follow(self._run_id, after=self._before)
+        counter, after = Counter(numbers=self.numbers), self.numbers.last
+        tap = await self._stage.client.follow(self._run_id, after=after, counter=counter)
         await tap.has_begun()
         if tap.status not in (200, 204):
             raise LoadFailed(f"a stream that came back was answered {tap.status}")
@@ -157,7 +153,8 @@ class _Held:
             self.has_ended = True
             return False
         self._tap.cut()
-        self._before, self._tap = self.events, None
+        self.numbers.cut()
+        self._tap = None
         return True
 
 

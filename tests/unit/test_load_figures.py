@@ -22,7 +22,7 @@ from deploy.load.metrics import DOES, METRICS
 from deploy.load.report import Report, Size, draw, markdown, text
 from deploy.load.shapes import SHAPES
 from deploy.load.stage import Amount
-from deploy.load.tap import SAMPLED_EVERY, Counter
+from deploy.load.tap import SAMPLED_EVERY, Counter, Numbers
 from deploy.topology import Process, Topology
 from runner.graphs.load.graph import order_in
 
@@ -163,6 +163,24 @@ def test_latency_is_read_from_some_events_and_never_negative() -> None:
         counter.take(b'id: 2\nevent: x\ndata: {"at":"2999-01-01T00:00:00.000Z"}\n\n', 0.0)
     assert len(counter.latencies_s) == 2 * SAMPLED_EVERY // SAMPLED_EVERY
     assert min(counter.latencies_s) == 0.0
+
+
+def test_of_events_that_come_together_the_one_that_waited_longest_counts() -> None:
+    earlier, now = b'{"at":"2020-01-01T00:00:00.000Z"}', b'{"at":"2999-01-01T00:00:00.000Z"}'
+    counter = Counter()
+    for _ in range(SAMPLED_EVERY):
+        counter.take(b"id: 1\ndata: %s\n\nid: 2\ndata: %s\n\n" % (earlier, now), 0.0)
+    assert counter.latencies_s[0] > 0
+
+
+def test_a_lost_and_a_doubled_event_do_not_make_up_for_each_other() -> None:
+    numbers = Numbers()
+    counter = Counter(numbers=numbers)
+    counter.take(b": hi\nretry: 1000\nid: 1\ndata: {}\n\nid: 3\nda", 0.0)
+    numbers.cut()
+    counter.take(b"id: 3\ndata: {}\n\n", 0.0)
+    counter.take(b"id: 3\ndata: {}\n\nid: 4\ndata: {}\n\n", 0.0)
+    assert (numbers.last, numbers.lost, numbers.doubled) == (4, 1, 1)
 
 
 def test_every_shape_has_its_figures_and_a_line_about_it() -> None:
