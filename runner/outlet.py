@@ -66,8 +66,9 @@ class Outlet:
         return self._lost.is_set()
 
     def emit(self, events: Iterable[Event]) -> None:
-        """Never waits. See `room` for the bound."""
-        if self.is_mute:
+        """Never waits. See `room` for the bound. Nothing follows the state with which the run was
+        left: the fence is still ours until its next owner opens the log."""
+        if self.is_mute or self.leaving:
             return
         self.writer.emit(events)
         self._publisher.wake()

@@ -140,6 +140,16 @@ async def test_a_state_is_archived_with_its_transaction_and_sent_afterwards(worl
     assert [b.ends for b in await world.log_of(run)][-1] == "run"
 
 
+async def test_nothing_is_told_after_the_state_with_which_the_run_was_left(world: World) -> None:
+    """Found by the state machine: while the state's own events still lay in the buffer."""
+    run, outlet = await world.outlet()
+    assert await outlet.settle([Event("run_paused")], ending(run), leaves=True)
+    outlet.emit(custom(0, 1))
+    await world.publisher.flush()
+    assert [b.last for b in await world.log_of(run)] == [1]
+    assert [b.last for b in await world.archive_of(run)] == [1]
+
+
 async def test_a_declined_state_leaves_no_trace(world: World) -> None:
     run, outlet = await world.outlet()
     outlet.emit(custom(0))
