@@ -79,12 +79,12 @@ export class Api {
     return this.#ask("DELETE", path, options);
   }
 
-  /** All items of a paged list, at most `most`. */
-  async list(path, { most = 1000, ...options } = {}) {
+  /** The items of a paged list, pages of `limit` until there are `most`. */
+  async list(path, { most = 1000, limit = 200, ...options } = {}) {
     const items = [];
     let cursor = "";
     do {
-      const url = `${path}${path.includes("?") ? "&" : "?"}limit=200${cursor && `&cursor=${encodeURIComponent(cursor)}`}`;
+      const url = `${path}${path.includes("?") ? "&" : "?"}limit=${limit}${cursor && `&cursor=${encodeURIComponent(cursor)}`}`;
       const page = await this.get(url, options);
       items.push(...page.items);
       cursor = page.nextCursor ?? "";

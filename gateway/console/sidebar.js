@@ -4,23 +4,28 @@ import { Problem } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { currentLanguage, t } from "./words.js";
 
+const SHOWN = 60;
+
 export class Sidebar {
+  #most = SHOWN;
+
   constructor(app) {
     Object.assign(this, { app, api: app.session.api, items: [], here: "" });
     this.list = h("ul", { class: "conversations" });
+    this.older = h("button", { class: "button older", type: "button", hidden: true, onClick: () => this.#more() }, t("older"));
     this.count = h("span", { class: "count", hidden: true });
     this.links = [this.#link("#/inbox", "inbox", t("inbox"), this.count), app.session.holds("ops.view") && this.#link("#/operations", "pulse", t("operations"))];
     this.element = h("nav", { class: "sidebar", id: "sidebar", "aria-label": t("menu") },
       brand(), h("a", { class: "button new", href: "#/" }, icon("plus"), t("new_conversation")),
       h("div", { class: "links" }, this.links),
-      h("h2", { class: "label" }, t("conversations")), this.list, this.#bottom());
+      h("h2", { class: "label" }, t("conversations")), this.list, this.older, this.#bottom());
   }
 
   async refresh() {
-    const [page, inbox] = await Promise.all([
-      this.api.get("/api/conversations?limit=60").catch(() => null),
+    const [items, inbox] = await Promise.all([
+      this.api.list("/api/conversations", { most: this.#most, limit: Math.min(this.#most, 200) }).catch(() => null),
       this.api.get("/api/interrupts?status=pending&limit=100").catch(() => null)]);
-    if (page) this.#show(page.items);
+    if (items) this.#show(items);
     const waiting = inbox?.items.length ?? 0;
     this.count.textContent = String(waiting);
     this.count.hidden = waiting === 0;
@@ -34,8 +39,15 @@ export class Sidebar {
     }
   }
 
+  /** Every look reads as many as are shown: few, unless somebody wants more. */
+  async #more() {
+    this.#most = this.#most === SHOWN ? 200 : this.#most + 200;
+    await this.refresh();
+  }
+
   #show(items) {
     this.items = items;
+    this.older.hidden = items.length < this.#most;
     const known = JSON.stringify(items.map(({ id, title, activeRun }) => [id, title, activeRun?.status]));
     if (known === this.known) return;
     this.known = known;

@@ -18,7 +18,7 @@ from tests.support.visitor import Visitor
 Client = Callable[..., httpx.Client]
 LOST = r"net::ERR_|Failed to load resource.* (502|503)"
 PHONE: dict[str, Any] = {
-    "viewport": {"width": 390, "height": 800},
+    "viewport": {"width": 360, "height": 740},
     "color_scheme": "dark",
     "locale": "zh-CN",
     "has_touch": True,
@@ -205,8 +205,7 @@ def test_on_a_phone_in_chinese_in_the_dark(visit: Visit, api: Client) -> None:
     li.until_waiting()
     li.must_be_accessible()
     li.shot("7-phone")
-    wide = li.page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    assert not wide
+    must_fit(li)
     li.press("同意")
     must_show_what_is_stored(li, api())
     assert "已同意" in li.card.inner_text()
@@ -216,6 +215,36 @@ def test_on_a_phone_in_chinese_in_the_dark(visit: Visit, api: Client) -> None:
     li.shot("8-phone-menu")
     li.press("English")
     li.until_seen("Agents that keep running")
+    li.open("#/operations")
+    li.page.locator(".chart").first.wait_for()
+    must_fit(li)
+    li.must_be_accessible()
+
+
+def must_fit(visitor: Visitor) -> None:
+    """No part is wider than the screen, other than what is scrolled within it."""
+    wide = """[...document.querySelectorAll("main *")].filter((one) =>
+      one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".table, pre"))
+      .map((one) => one.outerHTML.slice(0, 120))"""
+    assert visitor.page.evaluate(wide) == []
+    assert not visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+def test_conversations_that_are_older_than_those_shown_are_reached(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    with api("collector") as client:
+        for n in range(61):
+            assert client.post("/api/conversations", json={"title": f"case {n}"}).is_success
+        token = client.headers["authorization"].removeprefix("Bearer ")
+    ada = visit()
+    ada.page.evaluate(f"sessionStorage.setItem('steadyrun.token', '{token}')")
+    ada.reload()
+    ada.page.get_by_role("link", name="case 60").wait_for()
+    assert ada.page.get_by_role("link", name="case 0", exact=True).count() == 0
+    ada.press("Show older")
+    ada.page.get_by_role("link", name="case 0", exact=True).wait_for()
+    ada.page.get_by_role("button", name="Show older").wait_for(state="hidden")
 
 
 def test_everything_can_be_done_by_keyboard(visit: Visit, api: Client) -> None:
