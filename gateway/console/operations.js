@@ -4,6 +4,7 @@ import { chart } from "./chart.js";
 import { Problem } from "./client.js";
 import { fill, h } from "./dom.js";
 import { Poll } from "./poll.js";
+import { Rate } from "./rate.js";
 import { clock, duration, t } from "./words.js";
 
 const LOOK_MS = 2000;
@@ -13,7 +14,7 @@ const ENDED = ["completed", "failed", "cancelled"];
 
 export class Operations {
   #points = { rate: [], lag: [], queue: [], streams: [] };
-  #before = null;
+  #rate = new Rate();
 
   constructor(app) {
     this.api = app.session.api;
@@ -43,20 +44,19 @@ export class Operations {
   #failed(error) {
     const forbidden = error instanceof Problem && error.status === 403;
     if (forbidden) this.close();
-    if (forbidden || this.#before === null) fill(this.body, h("p", { class: "quiet" }, t(forbidden ? "ops_forbidden" : "failed_to_load")));
+    if (forbidden || !this.parts) fill(this.body, h("p", { class: "quiet" }, t(forbidden ? "ops_forbidden" : "failed_to_load")));
   }
 
   #note(now) {
     const lags = now.gateways.map((one) => one.lagS).filter((lag) => lag !== null);
     const figures = {
-      rate: rate(this.#before, now), lag: lags.length ? Math.max(...lags) * 1000 : null,
+      rate: this.#rate.of(now.gateways), lag: lags.length ? Math.max(...lags) * 1000 : null,
       queue: now.queueAgeS, streams: now.gateways.reduce((sum, one) => sum + one.streams, 0),
     };
     for (const [name, points] of Object.entries(this.#points)) {
       points.push(figures[name]);
       if (points.length > POINTS) points.shift();
     }
-    this.#before = now;
   }
 
   /** Into parts that are made once: what is scrolled or focused there stays so. */
@@ -88,16 +88,6 @@ export class Operations {
       section(t("ops_runners"), parts.runners), section(t("ops_gateways"), parts.gateways), section(t("ops_takeovers"), parts.takeovers));
     return parts;
   }
-}
-
-/** Events that gateways sent between two looks, a second; a gateway that is new counts from then on. */
-function rate(before, now) {
-  if (before === null) return null;
-  const sent = new Map(before.gateways.map((one) => [one.id, one.eventsSent]));
-  const seconds = (new Date(now.at) - new Date(before.at)) / 1000;
-  const known = now.gateways.filter((one) => sent.has(one.id));
-  if (seconds <= 0 || !known.length) return null;
-  return Math.max(0, known.reduce((sum, one) => sum + one.eventsSent - sent.get(one.id), 0) / seconds);
 }
 
 function section(title, ...children) {

@@ -3,6 +3,7 @@
 import "./vectors.mjs";
 import "./client.mjs";
 import "./poll.mjs";
+import "./rate.mjs";
 import "./words.mjs";
 import { results } from "./harness.mjs";
 
