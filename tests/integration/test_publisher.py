@@ -145,7 +145,7 @@ async def test_nothing_is_told_after_the_state_with_which_the_run_was_left(world
     run, outlet = await world.outlet()
     assert await outlet.settle([Event("run_paused")], ending(run), leaves=True)
     outlet.emit(custom(0, 1))
-    await world.publisher.flush()
+    await until(lambda: not outlet.writer.has_work)
     assert [b.last for b in await world.log_of(run)] == [1]
     assert [b.last for b in await world.archive_of(run)] == [1]
 
