@@ -162,7 +162,7 @@ class Hub:
             channel = run_channel(self._prefix, topic.run_id)
             del self._topics[channel]
             self._channels.unsubscribe(channel)
-            self._ring_bytes -= topic.ring.bytes
+            self._weigh(-topic.ring.bytes)
             self._metrics.topics.set(len(self._topics))
 
     def _on_message(self, channel: str, message: bytes) -> None:
@@ -191,10 +191,13 @@ class Hub:
 
     def _account(self, topic: Topic, before: int) -> None:
         """Bound all rings together: over the limit the one that grew is given up."""
-        self._ring_bytes += topic.ring.bytes - before
+        self._weigh(topic.ring.bytes - before)
         if self._ring_bytes > self._rings_bytes_max:
-            self._ring_bytes -= topic.ring.bytes
+            self._weigh(-topic.ring.bytes)
             topic.distrust()
+
+    def _weigh(self, change: int) -> None:
+        self._ring_bytes += change
         self._metrics.ring_bytes.set(self._ring_bytes)
 
     def _on_confirmed(self, channel: str) -> None:
@@ -202,7 +205,7 @@ class Hub:
             self._distrust(topic, "confirmed")
 
     def _distrust(self, topic: Topic, reason: str) -> None:
-        self._ring_bytes -= topic.ring.bytes
+        self._weigh(-topic.ring.bytes)
         topic.distrust()
         self._metrics.distrusts.labels(reason).inc()
 

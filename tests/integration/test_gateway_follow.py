@@ -278,6 +278,16 @@ async def test_topics_are_released_after_a_while_and_kept_for_who_comes_back(
         await until(lambda: house.count("topics") == 0)
 
 
+async def test_rings_that_were_given_up_count_no_longer(house: House, run: FakeRun) -> None:
+    async with house.hub(linger_s=0.0) as hub:
+        reader = await hub.follow(run.id, 0, "end")
+        await run.say("something")
+        await until(lambda: house.count("ring_bytes") > 0)
+        reader.close()
+        await until(lambda: house.count("topics") == 0)
+        assert house.count("ring_bytes") == 0
+
+
 async def test_history_that_went_away_is_refused(house: House, run: FakeRun) -> None:
     await run.say("a")
     await run.say("b")
