@@ -7,7 +7,7 @@ export class Poll {
   #looking = false;
   #again = false;
 
-  /** `act(signal)` is one look; it must not throw. */
+  /** `act(signal)` is one look. */
   constructor(act, everyMs) {
     Object.assign(this, { act, everyMs });
   }
@@ -31,10 +31,13 @@ export class Poll {
     this.#again = true;
     if (this.#looking) return;
     this.#looking = true;
-    while (this.#again && !this.#closing.signal.aborted) {
-      this.#again = false;
-      await this.act(this.#closing.signal);
+    try {
+      while (this.#again && !this.#closing.signal.aborted) {
+        this.#again = false;
+        await this.act(this.#closing.signal);
+      }
+    } finally {
+      this.#looking = false;
     }
-    this.#looking = false;
   }
 }

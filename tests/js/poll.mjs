@@ -1,7 +1,7 @@
 // Looking again and again, without a heap of requests and without an end that is forgotten.
 
 import { Poll } from "../../gateway/console/poll.js";
-import { equal, test } from "./harness.mjs";
+import { equal, rejects, test } from "./harness.mjs";
 
 const soon = (ms = 0) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -33,6 +33,15 @@ test("what changes while one looks is looked at once more", async () => {
   waiting[1].resolve();
   await soon();
   equal(waiting.length, 2);
+  poll.stop();
+});
+
+test("a look that fails is not the last one", async () => {
+  let looks = 0;
+  const poll = new Poll(async () => { looks += 1; throw new Error("no"); }, 10_000);
+  await rejects(poll.start(), (error) => error.message === "no");
+  await rejects(poll.look(), (error) => error.message === "no");
+  equal(looks, 2);
   poll.stop();
 });
 
