@@ -159,7 +159,10 @@ class _Chat:
             go_on = self._yes or self._ask("paused; go on? [y/l] > ").strip().lower() == "y"
         except EOFError:
             go_on = False
-        return (self._resume(run, {"continue": True}) is None) if go_on else self._later(run)
+        if not go_on:
+            return self._later(run)
+        refusal = self._resume(run, {"continue": True})
+        return refusal is None or refusal.code in _SETTLED  # somebody else did
 
     def _decide(self, run: Json, interrupt: Json) -> bool:
         """Ask until a decision is accepted, or it is settled by somebody else; False: not now.

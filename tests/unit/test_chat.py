@@ -117,6 +117,15 @@ def test_what_changed_meanwhile_is_shown_and_asked_again_even_with_yes() -> None
     }  # fmt: skip
 
 
+def test_a_breakpoint_that_somebody_else_has_continued_is_read_on_from() -> None:
+    paused = stream(frames(STARTED, event(2, "run_paused", reason="breakpoint", next=["act"])))
+    held = body(200, **WAITING | {"pendingInterrupts": []})
+    late = body(409, code="RUN_NOT_RESUMABLE", detail="it runs")
+    visit = Visit(Peer(paused, held, late, rest()), "y")
+    assert visit() == 0
+    assert "Restarted." in visit.out.getvalue()
+
+
 def test_a_breakpoint_is_continued_when_the_person_says_so() -> None:
     paused = stream(frames(STARTED, event(2, "run_paused", reason="breakpoint", next=["act"])))
     held = body(200, **(WAITING | {"pendingInterrupts": []}))
