@@ -26,8 +26,8 @@ def test_the_five_minute_tour_works_as_printed() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / ".venv").symlink_to(sys.prefix)
-        environment = {"STEADYRUN_OPSPILOT_DELAY_MS": "1"}
-        with Cluster(folder / ".steadyrun", environment=environment).running() as cluster:
+        with Cluster(folder / ".steadyrun").running() as cluster:
+            runners = {p.pid for p in cluster.topology.of("runner")}
             done = subprocess.run(
                 ["bash", "-c", tour_blocks()],
                 cwd=folder,
@@ -37,6 +37,8 @@ def test_the_five_minute_tour_works_as_printed() -> None:
                 timeout=120,
                 check=False,
             )
+            cluster.until(lambda: len(cluster.topology.of("runner")) == 2)
+            assert runners.isdisjoint(p.pid for p in cluster.topology.of("runner"))
         said = done.stdout + done.stderr
         assert done.returncode == 0, said
         first, second = (folder / "first.txt").read_text(), (folder / "second.txt").read_text()
@@ -45,4 +47,5 @@ def test_the_five_minute_tour_works_as_printed() -> None:
     assert second.count("event: run_resumed\n") == 1
     assert second.rstrip().rpartition("\n\n")[2].split("\n")[1] == "event: done"
     assert '"complete": true' in said
+    assert said.count("was restarted. It is running again") == 1
     assert "payment-api" in said.rpartition('"complete": true')[2]

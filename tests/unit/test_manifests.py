@@ -350,3 +350,9 @@ def test_pages_name_only_files_and_settings_that_exist(page: Path) -> None:
         assert (ROOT / path).exists(), path
     named = set(re.findall(r"\b(?:STEADYRUN_[A-Z_]+[A-Z]|DATABASE_URL|REDIS_URL)\b(?!…)", text))
     assert named - EVERY_VARIABLE - OF_COMMANDS == set()
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "deploy" / "docs").glob("*.md"):
+        assert f"(deploy/docs/{page.name})" in readme
