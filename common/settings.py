@@ -4,6 +4,7 @@ Every variable has the prefix STEADYRUN_ except DATABASE_URL and REDIS_URL, whic
 these names. The README's table is made from this file, so each field says what it does.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -62,11 +63,20 @@ class Settings(BaseSettings):
         description="where traces go, OTLP over HTTP (`http://collector:4318/v1/traces`); needs the"
         " extra `otel`; unset: nothing is recorded",
     )
-    masking_patterns: list[str] = Field(
+    masking_patterns: Annotated[list[str], NoDecode] = Field(
         [],
         description="further regular expressions (a JSON list of Python's) whose matches are"
         " masked; one that could take for ever is refused at start",
     )
+
+    @field_validator("masking_patterns", mode="before")
+    @classmethod
+    def _patterns(cls, given: object) -> object:
+        """Not decoded by pydantic-settings, which would not say what is wrong."""
+        try:
+            return json.loads(given or "[]") if isinstance(given, str) else given
+        except ValueError:
+            raise ValueError("must be a JSON list of regular expressions") from None
 
     @field_validator("database_url")
     @classmethod
@@ -251,9 +261,13 @@ def load(kind: type[AnySettings]) -> AnySettings:
 def _causes(error: ValidationError) -> list[str]:
     """One cause a variable, without its value: it may be a secret."""
     return [
-        f"{_variable(str(part['loc'][0]))}: {part['msg'].removeprefix('Value error, ')}"
+        f"{_variable(str(part['loc'][0]))}: {_cause(part['type'], part['msg'])}"
         for part in error.errors(include_input=False, include_url=False)
     ]
+
+
+def _cause(kind: str, message: str) -> str:
+    return "must be set" if kind == "missing" else message.removeprefix("Value error, ")
 
 
 def _variable(name: str) -> str:

@@ -102,7 +102,8 @@ class System:
             f"runners ({choices.runners})",
             *(["nginx"] if self._nginx else []),
         ]
-        return f"starting {', '.join(named)}"
+        given = [name for name in ("DATABASE_URL", "REDIS_URL") if _given(name)]
+        return f"starting {', '.join(named)}" + (f", on {' and '.join(given)}" if given else "")
 
     def welcome(self) -> str:
         """Said once, when all is ready."""

@@ -96,7 +96,7 @@ def test_ctrl_c_is_a_clean_end(light: Cluster) -> None:
     assert light.wait() == 0
     until_gone(pids)
     first, *_, last = light.said.splitlines()
-    assert first == "starting gateways (2), runners (2), nginx"
+    assert first == "starting gateways (2), runners (2), nginx, on DATABASE_URL and REDIS_URL"
     assert last.startswith("stopping")
 
 

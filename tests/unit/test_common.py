@@ -127,11 +127,27 @@ def test_settings_name_each_unusable_variable_and_never_its_value(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("given", ["[", '{"a": 1}', "secret"])
+def test_a_list_that_is_none_is_named_without_its_value(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1/0")
+    monkeypatch.setenv("STEADYRUN_MASKING_PATTERNS", given)
+    with pytest.raises(Misconfigured) as caught:
+        load(RunnerSettings)
+    assert "STEADYRUN_MASKING_PATTERNS: " in str(caught.value)
+    assert "DATABASE_URL: must be set" in str(caught.value)
+    assert given not in str(caught.value)
+
+
 def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:p@127.0.0.1/d")
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1/0")
     monkeypatch.setenv("STEADYRUN_CORS_ORIGINS", "https://a.example, https://b.example")
+    monkeypatch.setenv("STEADYRUN_MASKING_PATTERNS", '["a-[0-9]+"]')
     settings = load(GatewaySettings)
+    assert settings.masking_patterns == ["a-[0-9]+"]
     assert settings.cors_origins == ["https://a.example", "https://b.example"]
     monkeypatch.setenv("STEADYRUN_JWT_SECRET", "short")
     with pytest.raises(Misconfigured, match="STEADYRUN_JWT_SECRET: must have at least 32 bytes"):

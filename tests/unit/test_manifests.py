@@ -328,6 +328,15 @@ def test_the_ingress_buffers_nothing_and_shows_no_metrics() -> None:
     assert "selector" not in services[closed]["spec"]
 
 
+def test_no_service_sets_a_setting_by_its_name() -> None:
+    """Kubernetes gives pods `STEADYRUN_GATEWAY_PORT=tcp://…` for a service `steadyrun-gateway`."""
+    services = [name.upper().replace("-", "_") for name in manifests.of_kind("Service")]
+    assert any(v.startswith(tuple(services)) for v in EVERY_VARIABLE), "there is such a danger"
+    workloads = [*manifests.of_kind("Deployment").values(), *manifests.of_kind("Job").values()]
+    assert len(workloads) == 3
+    assert [manifests.pod(w).get("enableServiceLinks") for w in workloads] == [False] * 3
+
+
 def test_every_manifest_is_applied() -> None:
     resources = set(manifests.read(K8S / "kustomization.yaml")["resources"])
     files = {path.name for path in K8S.glob("*.yaml")}
