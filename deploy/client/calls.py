@@ -72,6 +72,7 @@ class Caller:
         self.patience = patience
         self._source = token if callable(token) else None
         self._token = None if callable(token) else token
+        self._signing = asyncio.Lock()
         self._http = httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(10.0, read=HEARTBEATS_MISSED_S),
@@ -116,19 +117,21 @@ class Caller:
 
     async def send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         """One attempt; a second one with a new token where the old one is refused."""
-        await self._sign(request)
+        used = await self._sign(request)
         response = await self._http.send(request, stream=stream)
         if response.status_code == 401 and self._source is not None:
             await response.aclose()
-            self._token = None
-            await self._sign(request)
+            await self._sign(request, refused=used)
             response = await self._http.send(request, stream=stream)
         return response
 
-    async def _sign(self, request: httpx.Request) -> None:
-        if self._token is None and self._source is not None:
-            self._token = await self._source()
+    async def _sign(self, request: httpx.Request, refused: str | None = None) -> str | None:
+        """The token, made anew once for all whose old one was refused."""
+        async with self._signing:
+            if self._token == refused and self._source is not None:
+                self._token = await self._source()
         request.headers["Authorization"] = f"Bearer {self._token}"
+        return self._token
 
 
 def read(response: httpx.Response) -> Json:

@@ -1,5 +1,6 @@
 """The Python client against a peer that cuts, refuses and comes back."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, get_args, get_type_hints
@@ -200,6 +201,24 @@ async def test_a_refused_token_is_renewed_once_and_the_stream_goes_on_where_it_w
     peer = Peer(stream(frames(*EVENTS[:2]), cut=True), expired, stream(frames(*EVENTS[2:])))
     assert await sequences(peer.client(token=source).chat("…")) == [1, 2, 3, 4]
     assert peer.tokens == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+async def test_all_whose_token_was_refused_at_once_share_one_new_one() -> None:
+    made, both = iter(["old", "new", "one too many"]), asyncio.Barrier(2)
+
+    async def source() -> str:
+        return next(made)
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        token = request.headers["Authorization"]
+        if token == "Bearer old":
+            await both.wait()
+            return httpx.Response(401, json={"code": "UNAUTHENTICATED"})
+        return httpx.Response(200, json={"token": token})
+
+    client = Client("http://peer", source, transport=httpx.MockTransport(answer))
+    found = await asyncio.gather(*(client.get(f"/api/runs/{n}") for n in range(2)))
+    assert [one["token"] for one in found] == ["Bearer new"] * 2
 
 
 async def test_a_token_that_cannot_be_renewed_is_refused() -> None:
