@@ -483,9 +483,11 @@ def test_where_there_is_no_demo_a_token_is_pasted(visit: Visit, api: Client) -> 
         page = route.fetch()
         route.fulfill(response=page, body=page.text().replace('content="yes"', 'content="no"'))
 
-    ada = visit("console/icon.svg")
+    ada = visit()
+    ada.until_seen("What should be looked after?")
+    ada.page.evaluate("sessionStorage.clear()")
     ada.page.route(f"{ada.url}/", without_demo)
-    ada.open()
+    ada.reload()
     ada.page.get_by_label("Access token").wait_for()
     assert ada.complaints == []
     ada.expecting("status of 401")
