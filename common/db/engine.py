@@ -102,18 +102,19 @@ class Database:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Connection]:
         """One transaction (READ COMMITTED): committed at the end, rolled back by any error."""
-        async with self._transaction("BEGIN") as connection:
+        async with self._transaction("BEGIN", end="COMMIT") as connection:
             yield connection
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
         """For reading only: all statements see the same moment. What is shown together is read so:
         a run that waits for a person, and the questions it waits for."""
-        async with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as reading:
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        async with self._transaction(begin, end="ROLLBACK") as reading:  # nothing is to be kept
             yield reading
 
     @asynccontextmanager
-    async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
+    async def _transaction(self, begin: str, *, end: str) -> AsyncIterator[Connection]:
         driver = await self._check_out()
         connection, finished = Connection(driver), False
         try:
@@ -125,7 +126,7 @@ class Database:
                     await connection.rows("ROLLBACK")
                     finished = True
                 raise
-            await connection.rows("COMMIT")
+            await connection.rows(end)
             finished = True
         finally:
             await self._give_back(driver, drop=not finished)
