@@ -20,6 +20,7 @@ from runner.inputs import graph_input, leave
 from runner.kit import Kit
 from runner.registry import Graph
 from runner.steps import Steps, run_config
+from runner.thread import read_thread
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +59,7 @@ class GraphState:
 
     async def read(self) -> Durable:
         assert self.graph is not None
-        snapshot = await self.graph.aget_state(self.config(Steps()), subgraphs=True)
+        snapshot = await read_thread(self.graph, self.config(Steps()))
         stops = Breakpoints.of_run(self.graph, self._run.input)
         return durable.read(snapshot, self._run.id, stops)
 

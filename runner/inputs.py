@@ -22,6 +22,7 @@ from langgraph.types import StateSnapshot
 
 from common.graphfile import GraphSpec, load_object
 from common.ids import stable_id
+from runner.thread import read_thread
 
 CLOSED = "This call was not executed: the run that made it was stopped."
 
@@ -70,7 +71,7 @@ async def leave(graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> li
     state shows them: those that answer a call are given back, to be put in again. Subgraphs that
     keep a memory of their own get the ends of their open calls here.
     """
-    live = await graph.aget_state(config, subgraphs=True)
+    live = await read_thread(graph, config)
     for task in live.tasks:
         inner = task.state
         if isinstance(inner, StateSnapshot) and ":" not in _namespace(inner):

@@ -345,3 +345,15 @@ async def test_looking_changes_nothing(system: Whole, database: Database) -> Non
     ):
         assert (await talk.edge.client.get(f"/api/{path}")).status_code == 200
     assert await rows() == before
+
+
+@pytest.mark.parametrize("graph", ["clashing", "nested_clashing"])
+@pytest.mark.parametrize("word", ["twice", "no list"])
+async def test_a_conversation_goes_on_after_a_step_that_could_not_be_put_together(
+    system: Whole, graph: str, word: str
+) -> None:
+    """What it wrote is saved before it is found not to fit; reading it fails as it did then."""
+    first = await system.start(graph, word)
+    assert (await first.settled())["status"] == "failed"
+    second = await first.again("fine")
+    assert await second.said() == ["fine", "fine"]

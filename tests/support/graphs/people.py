@@ -192,7 +192,16 @@ def _writes(state: State) -> State:
     return {"input": "x"}
 
 
+def _writes_what_is_said(state: State) -> State:
+    """What two that do this at once give cannot be put together, but for `fine`."""
+    by_word: dict[str, Any] = {"twice": {"input": "x"}, "no list": {"said": 5}}
+    given: State = by_word.get(state["input"], {"said": [state["input"]]})
+    return given
+
+
 conflicting = _side_by_side(one=_writes, two=_writes)
+clashing = _side_by_side(one=_writes_what_is_said, two=_writes_what_is_said)
+nested_clashing = _graph(child=clashing)
 expires_late = _graph(ask=_expires_late)
 steps = _graph(one=lambda state: {"said": ["one"]}, two=lambda state: {"said": ["two"]})
 asks_and_fails = _side_by_side(ask=_asks("?"), fail=_fails)
