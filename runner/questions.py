@@ -75,7 +75,6 @@ class Questions:
 def _row(
     run: ClaimedRun, native_id: str, asked: int, question: hitl.Question, now: datetime
 ) -> NewInterrupt:
-    expires_in_s = question.expires_in_s
     return NewInterrupt(
         id=stable_id("int", run.id, native_id, str(asked)),
         native_id=native_id,
@@ -88,10 +87,18 @@ def _row(
         on_reject=question.on_reject,
         on_expire=question.on_expire,
         required_permission=question.required_permission,
-        expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+        expires_at=expires_at(now, question.expires_in_s),
         resource=question.resource,
         answer_schema=question.answer_schema,
     )
+
+
+def expires_at(now: datetime, in_s: float | None) -> datetime | None:
+    """None: never, and so is what no calendar has a day for."""
+    try:
+        return None if in_s is None else now + timedelta(seconds=in_s)
+    except OverflowError:
+        return None
 
 
 def _open(row: Interrupt) -> bool:

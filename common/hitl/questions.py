@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,9 +39,15 @@ def question(
     """
     reader = _Reader(value, spec, masker, schemas or {}, response_schema, calls)
     for wanted, read in _READERS:
-        if spec.interrupt_format in ("auto", wanted) and (found := read(reader)) is not None:
-            return found
+        if spec.interrupt_format in ("auto", wanted):
+            with suppress(*_UNREADABLE):
+                if (found := read(reader)) is not None:
+                    return found
     return reader.opaque()
+
+
+_UNREADABLE = (TypeError, ValueError, AttributeError, RecursionError)
+"""What parts of an unforeseen kind raise: such a question is opaque, and never fails its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +131,18 @@ class _Reader:
         )
 
     def opaque(self) -> Question:
-        schema = self.response_schema
+        """One of ours that could not be read keeps its permission: a mistake of its author must
+        not let others decide."""
+        asked = self.value if isinstance(self.value, Mapping) else {}
+        permission = asked.get("requiredPermission") if "steadyrun" in asked else None
+        schema = _plain_or_none(self.response_schema)
         return self._question(
             "provide_input",
             "opaque",
             allowed=list(_OPAQUE),
             actions=[],
-            answer_schema=None if schema is None else {"value": plain(schema)},
+            required_permission=None if permission is None else self.masker.text(str(permission)),
+            answer_schema=None if schema is None else {"value": schema},
         )
 
     def _question(
@@ -155,7 +167,7 @@ class _Reader:
                 self.value if payload is None else payload, PAYLOAD_BYTES_MAX
             ),
             allowed_decisions=allowed,
-            actions=[self.masker.value(action, PAYLOAD_BYTES_MAX) for action in actions],
+            actions=[self._shown(action) for action in actions],
             on_reject=on_reject or self.spec.on_reject or "continue",
             on_expire=on_expire or self.spec.on_expire,
             required_permission=required_permission,
@@ -164,14 +176,24 @@ class _Reader:
             expires_in_s=ttl_s,
         )
 
+    def _shown(self, action: Mapping[str, Any]) -> Any:
+        """Its name comes first: where there is too much of an action, the rest is left out."""
+        return self.masker.value({"name": action["name"], **action}, PAYLOAD_BYTES_MAX)
+
     def _resource(self) -> Any:
         """What the question is about, as its author saw it. What JSON cannot hold is noted as it is
         shown: it will look changed, and a person has to accept that."""
         noted = self.value.get("resource") if isinstance(self.value, Mapping) else None
         try:
             return plain(noted)
-        except (TypeError, ValueError, RecursionError):
+        except _UNREADABLE:
             return self.masker.value(noted)
+
+
+def _plain_or_none(schema: Mapping[str, Any] | None) -> Any:
+    with suppress(*_UNREADABLE):
+        return plain(schema)
+    return None
 
 
 _ACTIONS = "action_requests"

@@ -13,6 +13,9 @@ from referencing.exceptions import Unresolvable
 
 from common.hitl.kinds import Invalid
 
+_MISTAKES = (SchemaError, Unresolvable, TypeError, ValueError, RecursionError)
+"""An author's: no schema, a reference that leads nowhere, or round and round."""
+
 
 def mismatch(schema: Any, value: Any, where: str) -> Invalid | None:
     """The first place where a value does not fit its schema; the value itself is not repeated."""
@@ -21,7 +24,7 @@ def mismatch(schema: Any, value: Any, where: str) -> Invalid | None:
         return None
     try:
         error = next(iter(validator.iter_errors(value)), None)
-    except Unresolvable:  # a reference that leads nowhere: the author's mistake
+    except _MISTAKES:
         return None
     if error is None:
         return None
@@ -34,10 +37,10 @@ def validator_of(schema: Mapping[str, Any]) -> Validator | None:
 
     Its registry is empty, so that no reference is fetched from anywhere.
     """
-    kind = validator_for(schema)
     try:
+        kind = validator_for(schema)
         kind.check_schema(dict(schema))
-    except SchemaError:
+    except _MISTAKES:
         return None
     return kind(dict(schema), registry=Registry())
 

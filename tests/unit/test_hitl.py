@@ -22,6 +22,7 @@ from common.hitl import (
     validate_raw,
 )
 from common.masking import MASK, Masker
+from runner.questions import expires_at
 
 SPEC = GraphSpec("agent", Reference(Path("agent.py"), "graph"))
 MAIL_SCHEMA = {
@@ -500,3 +501,71 @@ def test_no_answer_makes_the_checks_fail(value: Any) -> None:
 @given(ANY)
 def test_no_question_makes_the_reading_fail(value: Any) -> None:
     assert asked(value).format
+
+
+@pytest.mark.parametrize("seconds", [1e12, float("inf")])
+def test_a_question_that_waits_longer_than_any_calendar_waits_for_ever(seconds: float) -> None:
+    found = asked({"steadyrun": "provide_input", "expiresInS": seconds})
+    assert found.format == "steadyrun"
+    assert expires_at(datetime.now(UTC), found.expires_in_s) is None
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"steadyrun": "select_option", "options": [{(1, 2): 3}]},
+        {"steadyrun": "select_option", "options": [ENDLESS]},
+        {"steadyrun": "provide_input", "schema": {"properties": {(1, 2): {}}}},
+        {"steadyrun": "provide_input", "schema": {"$schema": []}},
+        {
+            "action_requests": [{"name": "a"}],
+            "review_configs": [{"action_name": ["a"], "allowed_decisions": []}],
+        },
+    ],
+)
+def test_a_question_of_unforeseen_parts_is_opaque(value: Any) -> None:
+    assert asked(value).format == "opaque"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", (1,): 2},
+        {"oneOf": [{"properties": []}, 5, {"properties": {"type": 5}}]},
+    ],
+)
+def test_a_response_schema_of_unforeseen_parts_stops_nobody(schema: Any) -> None:
+    assert asked("?", response_schema=schema).format == "opaque"
+    assert asked(PER_CALL, response_schema=schema).allowed_decisions
+
+
+@pytest.mark.parametrize("more", [{"expiresInS": 0}, {"schema": 5}, {"onReject": []}])
+def test_a_question_of_ours_that_cannot_be_read_keeps_its_permission(more: Any) -> None:
+    value = {"steadyrun": "confirm_action", "action": "a", "requiredPermission": "ops.restart"}
+    found = asked({**value, **more})
+    assert (found.format, found.required_permission) == ("opaque", "ops.restart")
+
+
+def test_an_action_of_which_there_is_too_much_keeps_its_name() -> None:
+    request = {"description": "d" * 200_000, "name": "mail", "args": {}}
+    configs = [{"action_name": "mail", "allowed_decisions": ["approve", "edit"]}]
+    found = asked({"action_requests": [request], "review_configs": configs})
+    assert isinstance(answer(found, {"edit": {"to": "b"}}), Answer)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/required/x", "required": ["a"]},
+        {"$id": "http://[bad", "$ref": "x"},
+        {"$schema": []},
+    ],
+)
+def test_a_schema_that_leads_nowhere_does_not_stop_anybody(schema: Any) -> None:
+    found = replace(asked(PROVIDE), answer_schema={"values": schema})
+    assert isinstance(answer(found, {"fill": {"a": "1"}}), Answer)
