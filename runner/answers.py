@@ -114,15 +114,19 @@ class Answers:
 
 
 def _can_be_asked_again(row: Interrupt, failure: _Failure) -> bool:
-    if row.status == "expired" or row.asked + 1 >= ANSWERS_MAX or _is_reject(row.decision):
+    if row.status == "expired" or row.asked + 1 >= ANSWERS_MAX or _is_reject(row):
         return False
     if is_invalid_resume(failure.error) or row.type != "confirm_action":
         return True
     return hitl.validate_raw(row, _without_by(row)) is not None
 
 
-def _is_reject(decision: Any) -> bool:
-    return decision == "reject" or (isinstance(decision, Mapping) and "reject" in decision)
+def _is_reject(row: Interrupt) -> bool:
+    """By a decision, or by the graph's own value (so the session facade rejects opaque ones)."""
+    decision, value = row.decision, row.answer_value
+    if decision == "reject" or (isinstance(decision, Mapping) and "reject" in decision):
+        return True
+    return isinstance(value, Mapping) and value.get("type") == "reject"
 
 
 def _without_by(row: Interrupt) -> Any:

@@ -201,6 +201,13 @@ async def test_a_rejection_that_a_node_fails_with_is_not_asked_for_again(system:
     assert types(await talk.events()).count("interrupt") == 1
 
 
+async def test_a_rejection_in_the_graphs_own_words_is_not_asked_for_again(system: Whole) -> None:
+    talk = await system.start("number")
+    assert (await talk.give({"type": "reject"})).status_code == 202
+    assert (await talk.settled())["status"] == "failed"
+    assert types(await talk.events()).count("interrupt") == 1
+
+
 async def test_what_was_paid_is_not_asked_for_again(system: Whole) -> None:
     talk = await system.start("pays_and_breaks")
     assert (await talk.give(5)).status_code == 202
