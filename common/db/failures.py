@@ -19,6 +19,7 @@ FOREIGN = (
 _AWAY = ("08", "53", "57", "58", "40", "55P03", "25006", "25P03", "28", "3D")
 _UNSTORABLE = ("22021", "22P05")
 _GONE = "23503"
+_FACTS_BOUNDED = "conversations_facts_bounded"
 
 
 def translate(error: BaseException) -> SteadyrunError | None:
@@ -26,6 +27,8 @@ def translate(error: BaseException) -> SteadyrunError | None:
     state = str(getattr(error, "sqlstate", None) or "")
     if state.startswith(_UNSTORABLE) or isinstance(error.__cause__, UnicodeEncodeError):
         return Refused("VALIDATION", "text holds a character that cannot be stored")
+    if getattr(error, "constraint_name", None) == _FACTS_BOUNDED:
+        return Refused("VALIDATION", "facts: they take too much room")
     if state == _GONE:
         return Refused("NOT_FOUND", "what this belongs to has been deleted")
     if is_away(state) or isinstance(error, OSError):

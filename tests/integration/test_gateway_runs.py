@@ -374,6 +374,16 @@ async def test_facts_change_under_their_version(edge: Edge) -> None:
     assert stale.json()["factsVersion"] == 2
 
 
+async def test_facts_that_take_more_room_than_their_text_are_refused(edge: Edge) -> None:
+    """Postgres keeps every digit of 1e300."""
+    talk, facts = await conversation(edge), {"a": [1e300] * 2000}
+    url = f"/api/conversations/{talk['id']}/facts"
+    changed = await edge.client.patch(url, json={"set": facts, "version": 1})
+    assert code(changed) == (422, "VALIDATION")
+    made = await edge.client.post("/api/conversations", json={"facts": facts})
+    assert code(made) == (422, "VALIDATION")
+
+
 async def test_of_changes_of_facts_at_once_one_wins_and_the_others_learn_the_current_ones(
     edge: Edge,
 ) -> None:
