@@ -9,12 +9,13 @@ from typing import Final
 
 import structlog
 
-from common.bus.presence import Presence
+from common.bus.presence import Look, Presence
 from common.bus.signals import Order
 from common.db import runs
 from common.db.engine import Database
 from common.errors import Unavailable
 from runner.absence import Absence, Held
+from runner.housekeeping import keep_house
 from runner.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -36,17 +37,8 @@ class Attendance:
         self._absence, self._interval_s = absence, interval_s
 
     async def run(self) -> None:
-        """Ends by cancellation; waits out a server that is away."""
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                await self.look()
-            except Unavailable as error:
-                if error.what == "Redis":
-                    self._absence.unanswered()
-                log.warning("attendance_unknown", what=error.what)
-            except Exception:  # nobody's absence is known: nothing is cancelled
-                log.exception("attendance_unknown")
+        """Ends by cancellation. A look that fails cancels nothing."""
+        await keep_house("attend", self.look, self._interval_s, spread=0)
 
     async def look(self) -> None:
         held = {
@@ -54,10 +46,17 @@ class Attendance:
             for run in self._worker.executed
             if run.on_disconnect == "cancel"
         }
-        look = await self._presence.look(held)
+        look = await self._looked(held)
         now = asyncio.get_running_loop().time()
         if abandoned := self._absence.looked(now, held, look):
             await self._cancel(abandoned)
+
+    async def _looked(self, held: dict[str, Held]) -> Look:
+        try:
+            return await self._presence.look(held)
+        except Unavailable:
+            self._absence.unanswered()
+            raise
 
     async def _cancel(self, abandoned: list[Held]) -> None:
         """Asked for as by a person, but only of a run that we still execute: one that has begun to

@@ -3,21 +3,15 @@
 Every runner cleans, in small portions and passing over what another one works on.
 """
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import structlog
-
 from common.db import retention
 from common.db.engine import Connection, Database
-from common.errors import Unavailable
 from common.settings import RunnerSettings
 from runner.checkpointer import prune
+from runner.housekeeping import keep_house
 from runner.sessions import Sessions
-
-log = structlog.get_logger(__name__)
 
 _PORTION = 100
 _THREADS_MAX = 200  # a look: the other acts shall have their turn
@@ -50,15 +44,8 @@ class Cleaner:
         self._db, self._sessions, self._keep, self._interval_s = db, sessions, keep, interval_s
 
     async def run(self) -> None:
-        """Ends by cancellation; waits out a Postgres that is away."""
-        while True:
-            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))
-            try:
-                await self.clean()
-            except Unavailable as error:
-                log.warning("clean_up_failed", what=error.what)
-            except Exception:  # a row that cannot be dropped must not end a process that executes
-                log.exception("clean_up_failed")
+        """Ends by cancellation."""
+        await keep_house("clean", self.clean, self._interval_s, spread=0.5)
 
     async def clean(self) -> None:
         """All that is too old by now."""

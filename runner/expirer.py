@@ -5,7 +5,6 @@ nothing costs a few microseconds of Postgres, so that the number of runners does
 comes second to a run finds it locked or done.
 """
 
-import asyncio
 import random
 from typing import Final
 
@@ -17,6 +16,7 @@ from common.db.engine import Database
 from common.errors import LeaseLost, Unavailable
 from common.expiry import Expired, expire
 from common.ownership import OwnerActs
+from runner.housekeeping import keep_house
 
 log = structlog.get_logger(__name__)
 
@@ -32,25 +32,32 @@ class Expirer:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Ends by cancellation; waits out a server that is away."""
-        while True:
-            await asyncio.sleep(self._interval_s * random.uniform(0.8, 1.2))
-            try:
-                while await self.sweep() == PORTION:
-                    pass
-            except Unavailable as error:
-                log.warning("expiry_failed", what=error.what)
-            except Exception:  # a run that cannot be expired must not end a process that executes
-                log.exception("expiry_failed")
+        """Ends by cancellation."""
+        await keep_house("expire", self._sweep_all, self._interval_s)
+
+    async def _sweep_all(self) -> None:
+        while await self.sweep() == PORTION:
+            pass
 
     async def sweep(self) -> int:
         """A portion of what is overdue; how many runs were expired by us. Raises Unavailable."""
         async with self._db.connect() as connection:
             overdue = await interrupts.overdue_runs(connection, PORTION)
         random.shuffle(overdue)  # two that sweep at once shall not queue behind each other
-        expired = [found for run_id in overdue if (found := await self._expire(run_id))]
-        await asyncio.gather(*map(self._tell, expired))
-        return len(expired)
+        return sum([await self._expire_and_tell(run_id) for run_id in overdue])
+
+    async def _expire_and_tell(self, run_id: str) -> bool:
+        """Told at once, and one that cannot be expired holds up no other."""
+        try:
+            if (expired := await self._expire(run_id)) is None:
+                return False
+            await self._tell(expired)
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("expiry_failed", run_id=run_id)
+            return False
+        return True
 
     async def _expire(self, run_id: str) -> Expired | None:
         try:

@@ -4,8 +4,6 @@ A cancellation is asked for in one transaction and acted on in the next; between
 may die. Every runner sweeps; the acts are idempotent, so any number may do it at once (I6).
 """
 
-import asyncio
-import random
 from typing import Final
 
 import structlog
@@ -16,6 +14,7 @@ from common.db.runs import Run
 from common.errors import LeaseLost, Unavailable
 from common.ownership import OwnerActs
 from common.runs import CancelReason
+from runner.housekeeping import keep_house
 from runner.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -39,15 +38,8 @@ class Sweeper:
         self._metrics = metrics or Metrics()
 
     async def run(self) -> None:
-        """Ends by cancellation; waits out a server that is away."""
-        while True:
-            await asyncio.sleep(self._interval_s * random.uniform(0.8, 1.2))
-            try:
-                await self.sweep()
-            except Unavailable as error:
-                log.warning("sweep_failed", what=error.what)
-            except Exception:  # a run that cannot be ended must not end a process that executes
-                log.exception("sweep_failed")
+        """Ends by cancellation."""
+        await keep_house("sweep", self.sweep, self._interval_s)
 
     async def sweep(self, older_s: float = OLDER_S) -> None:
         async with self._db.connect() as conn:
@@ -57,9 +49,16 @@ class Sweeper:
                 await self._cancel(run, run.cancel_requested)
 
     async def _cancel(self, run: Run, reason: CancelReason) -> None:
+        """One that cannot be ended holds up no other. Raises Unavailable for Postgres only."""
         try:
             await self._owner.cancel(run, reason)
             self._metrics.cancellations.inc()
             log.info("cancellation_finished", run_id=run.id)
         except LeaseLost:  # somebody else is at it
             log.info("cancellation_taken_over", run_id=run.id)
+        except Unavailable as error:
+            if error.what != "Redis":
+                raise
+            log.warning("cancellation_waits", run_id=run.id)  # for a dead runner's tail
+        except Exception:
+            log.exception("cancellation_failed", run_id=run.id)

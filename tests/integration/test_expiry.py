@@ -346,5 +346,30 @@ async def test_the_loop_expires_by_itself_and_outlives_faults(
     assert not faulty.faults
 
 
+class Refusing(OwnerActs):
+    """Cannot end one run, whatever the reason."""
+
+    run_id = ""
+
+    async def end(self, connection: Any, run: Run, reason: Any) -> Any:
+        if run.id == self.run_id:
+            raise RuntimeError("this run cannot be ended")
+        return await super().end(connection, run, reason)
+
+
+async def test_a_run_that_cannot_be_expired_holds_up_no_other(
+    world: World, database: Database, log: LogConnection, bus: Bus
+) -> None:
+    asked = [await world.ask({}) for _ in range(6)]
+    await world.overdue(*(row for _, [row] in asked))
+    signals = Signals(bus)
+    owner = Refusing(database, log, signals)
+    owner.run_id = asked[0][0].id
+    assert await Expirer(database, owner, signals).sweep() == 5
+    assert (await world.run(asked[0][0])).status == "interrupted"
+    for run, _ in asked[1:]:
+        assert [e["type"] for e in await world.events(run)][-1] == "cancelled"
+
+
 async def _ended(world: World, run: FakeRun) -> bool:
     return (await world.run(run)).status == "cancelled"

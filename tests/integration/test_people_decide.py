@@ -347,8 +347,10 @@ async def test_looking_changes_nothing(system: Whole, database: Database) -> Non
     assert await rows() == before
 
 
-@pytest.mark.parametrize("graph", ["clashing", "nested_clashing"])
-@pytest.mark.parametrize("word", ["twice", "no list"])
+@pytest.mark.parametrize(
+    ("graph", "word"),
+    [("clashing", "twice"), ("clashing", "no list"), ("nested_clashing", "twice")],
+)
 async def test_a_conversation_goes_on_after_a_step_that_could_not_be_put_together(
     system: Whole, graph: str, word: str
 ) -> None:
