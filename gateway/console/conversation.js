@@ -214,7 +214,7 @@ export class Conversation {
       this.app.changed();
     } catch (error) {
       this.composer.show(null);
-      this.composer.failed(error instanceof Problem && !error.later ? error.message : t("not_sent"));
+      this.composer.failed(error instanceof Problem && error.status < 500 ? error.message : t("not_sent"));
     }
   }
 

@@ -9,7 +9,7 @@ export function refusal(problem, asked, confirm) {
   const { code, document } = problem;
   if (code === "RESOURCE_CHANGED" || code === "VERSION_CONFLICT") return changed(code, document, asked, confirm);
   if (code === "PERMISSION_REVOKED") return h("p", { class: "refused" }, t("revoked"));
-  if (problem.later) return h("p", { class: "refused" }, t("not_sent"));
+  if (problem.status >= 500) return h("p", { class: "refused" }, t("not_sent"));
   return h("p", { class: "refused" }, brief(problem.message, 400), " ", h("code", {}, code));
 }
 
