@@ -21,15 +21,14 @@ from common.runs import CancelReason
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """`begun_now`: this call wrote the intent, so perform it. `outcome` is {"value": …} or
-    {"refused": why}, None while it is not known. `runner_id` held `epoch`."""
+    """`outcome` is {"value": …} or {"refused": why}, None while it is not known. `runner_id` held
+    `epoch`."""
 
     key: str
     epoch: int
     outcome: dict[str, Any] | None
     started_at: datetime
     runner_id: str | None
-    begun_now: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +110,13 @@ WITH held AS (SELECT id, runner_id, cancel_requested FROM runs
                WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE)
 """
 
-# the update that changes nothing gives the row that is there; xmax = 0 tells a fresh one
+# the update that changes nothing gives the row that is there
 _BEGIN = Statement(f"""{_HELD},
 begun AS (
     INSERT INTO effects AS e (run_id, key, epoch, runner_id)
     SELECT held.id, :key, :epoch, held.runner_id FROM held WHERE cancel_requested IS NULL
     ON CONFLICT (run_id, key) DO UPDATE SET key = e.key
-    RETURNING e.key, e.epoch, e.outcome, e.started_at, e.runner_id, e.xmax = 0)
+    RETURNING e.key, e.epoch, e.outcome, e.started_at, e.runner_id)
 SELECT held.cancel_requested, begun.* FROM held LEFT JOIN begun ON true
 """)
 

@@ -244,11 +244,6 @@ UPDATE runs SET cancel_requested = coalesce(cancel_requested, 'disconnected'),
 RETURNING runs.id
 """)
 
-CANCEL_REQUESTS = Statement("""
-SELECT id, epoch, cancel_requested FROM runs
- WHERE runner_id = :runner AND cancel_requested IS NOT NULL
-""")
-
 OWNED = Statement("SELECT id, epoch, cancel_requested FROM runs WHERE runner_id = :runner")
 
 TO_CANCEL = Statement(f"""

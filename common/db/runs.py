@@ -398,14 +398,6 @@ async def abandon(connection: Connection, held: Sequence[tuple[str, int]]) -> li
     return [row[0] for row in await run_sql.ABANDON.rows(connection, ids=ids, epochs=epochs)]
 
 
-async def cancel_requests(
-    connection: Connection, runner_id: str
-) -> list[tuple[str, int, CancelReason]]:
-    """(run, epoch, reason) of the runner's runs that are to be cancelled."""
-    rows = await run_sql.CANCEL_REQUESTS.rows(connection, runner=runner_id)
-    return [(row[0], row[1], row[2]) for row in rows]
-
-
 async def owned(
     connection: Connection, runner_id: str
 ) -> dict[str, tuple[int, CancelReason | None]]:

@@ -216,9 +216,9 @@ async def test_an_earlier_reason_to_cancel_stays(connection: Connection) -> None
     active = await running_run(connection)
     await runs.request_cancel(connection, active.id, "user")
     await enqueue(connection, active.conversation_id, "interrupt")
-    assert await runs.cancel_requests(connection, active.runner_id or "") == [
-        (active.id, active.epoch, "user")
-    ]
+    assert await runs.owned(connection, active.runner_id or "") == {
+        active.id: (active.epoch, "user")
+    }
 
 
 async def test_a_waiting_run_that_was_cancelled_is_passed_over(connection: Connection) -> None:

@@ -328,8 +328,8 @@ async def test_a_reject_that_cancels_a_running_run_asks_its_runner(
     run = await runner.start()
     assert (await asked.decide("reject", interruptId=second)).status_code == 202
     async with database.connect() as connection:
-        found = await runs.cancel_requests(connection, runner.id)
-    assert found == [(run.id, run.row.epoch, "rejected")]
+        held = await runs.owned(connection, runner.id)
+    assert held[run.id] == (run.row.epoch, "rejected")
 
 
 async def test_continue_goes_on_from_a_breakpoint_only(edge: Edge, runner: FakeRunner) -> None:

@@ -341,7 +341,7 @@ async def test_a_running_run_is_asked_of_its_runner(
     response = await edge.client.post(f"/api/runs/{run.id}/cancel")
     assert (response.status_code, response.json()["status"]) == (202, "running")
     async with database.connect() as connection:
-        assert await runs.cancel_requests(connection, runner.id) == [(run.id, 1, "user")]
+        assert await runs.owned(connection, runner.id) == {run.id: (1, "user")}
 
 
 async def test_last_sequence_is_that_of_the_log(edge: Edge, runner: FakeRunner) -> None:

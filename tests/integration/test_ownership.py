@@ -286,7 +286,7 @@ async def test_a_running_run_is_only_asked(
     run = await claimed(connection, log)
     asked = await acts.cancel(run, "user")
     assert (asked.status, asked.cancel_requested) == ("running", "user")
-    assert await runs.cancel_requests(connection, run.runner_id or "") == [(run.id, 1, "user")]
+    assert await runs.owned(connection, run.runner_id or "") == {run.id: (1, "user")}
     assert await log_of(connection, run.id) == []
 
 
