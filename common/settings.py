@@ -117,7 +117,10 @@ class GatewaySettings(Settings):
     )
     body_bytes_max: int = Field(1 << 20, ge=1024, description="largest request body")
     content_bytes_max: int = Field(256 << 10, ge=1, description="largest message content")
-    heartbeat_interval_s: Seconds = Field(10, description="between two comment lines of a stream")
+    heartbeat_interval_s: Seconds = Field(
+        10,
+        description="between two comment lines of a stream; clients take 35 s of silence for a cut",
+    )
     send_timeout_s: Seconds = Field(
         20, description="a client that takes nothing for so long is aborted; it can come back"
     )
