@@ -13,6 +13,11 @@ LOOK_AHEAD_CHARS = 1_024
 """So much more than can be shown is read of a long text: what is masked makes room."""
 
 
+WHOLE_CHARS_MAX = 65_536
+"""A longer text is read in pieces: a search holds the lock of the interpreter, and whoever renews a
+lease waits for it."""
+
+
 class Masker:
     """`patterns` are further regular expressions whose whole match is a secret."""
 
@@ -23,9 +28,15 @@ class Masker:
         """The text without secrets; cut when its JSON takes more than `max_bytes`."""
         if max_bytes is not None and len(text) > max_bytes + LOOK_AHEAD_CHARS:
             return cut(self._beginning(text[: max_bytes + LOOK_AHEAD_CHARS]) + "…", max_bytes)
-        text = storable(text)
-        shown = without(text, self._patterns.spans(text))
+        shown = self._long(text) if len(text) > WHOLE_CHARS_MAX else self._whole(storable(text))
         return shown if max_bytes is None else cut(shown, max_bytes)
+
+    def _whole(self, text: str) -> str:
+        return without(text, self._patterns.spans(text))
+
+    def _long(self, text: str) -> str:
+        pieces = self.stream()
+        return pieces.feed(storable(text)) + pieces.flush()
 
     def _beginning(self, text: str) -> str:
         """Of a text that goes on: without what may be the cut beginning of a secret."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from common.masking.found import Found, Rule, Span, merged
@@ -16,7 +15,6 @@ _RULES: tuple[Rule, ...] = (
     PrivateKeys(), Keys(), Addresses(), Headers(), Assigned(), Arguments(), Tags(), Beside(),
 )  # fmt: skip
 _HINTS = tuple({hint for rule in _RULES for hint in rule.hints})
-_ANY_HINT = re.compile("|".join(map(re.escape, sorted(_HINTS))))
 HINT_CHARS = max(map(len, _HINTS))
 _STARTS = tuple({start for rule in _RULES for start in rule.starts})
 
@@ -46,7 +44,7 @@ class Patterns:
 
     def may_stand_in(self, text: str) -> bool:
         """The cheap look that ordinary text passes: False if no secret is in it or begins in it."""
-        return bool(self._own) or _ANY_HINT.search(text.lower()) is not None
+        return bool(self._own) or _has_hint(text.lower())
 
     def may_begin_at_end(self, text: str) -> bool:
         if self._own:
@@ -56,6 +54,11 @@ class Patterns:
 
 def _hinted(text: str) -> list[Rule]:
     low = text.lower()
-    if _ANY_HINT.search(low) is None:
+    if not _has_hint(low):
         return []
     return [rule for rule in _RULES if any(hint in low for hint in rule.hints)]
+
+
+def _has_hint(low: str) -> bool:
+    """One look for each is several times as fast as one pattern of all of them."""
+    return any(hint in low for hint in _HINTS)

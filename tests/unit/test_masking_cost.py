@@ -1,5 +1,6 @@
 """Masking takes time in proportion to the text, whatever is in it (I8)."""
 
+import threading
 import time
 
 import pytest
@@ -76,3 +77,24 @@ def test_an_own_pattern_is_found_wherever_it_stands_in_a_long_text(before: int) 
     text = "x " * (before // 2) + "ACME-123 " + "y " * 3_000
     masked = Masker([r"\bACME-\d+\b"]).text(text)
     assert masked == text.replace("ACME-123", MASK)
+
+
+def test_other_threads_go_on_while_a_long_text_is_masked() -> None:
+    """The thread that renews a runner's lease, for one: a search holds the interpreter's lock."""
+    text, over, gaps = "the word secret is one " * 300_000, threading.Event(), [0.0]
+
+    def breathe() -> None:
+        last = time.monotonic()
+        while not over.wait(0.01):
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    thread = threading.Thread(target=breathe)
+    thread.start()
+    masked = Masker().text(text)
+    over.set()
+    thread.join()
+    assert masked == text
+    assert len(gaps) > 20
+    assert max(gaps) < 2
