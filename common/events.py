@@ -87,8 +87,28 @@ def encode_frame(event: Event, *, run_id: str, sequence: int, epoch: int, at: st
     }
     if event.step_id is not None:
         body["stepId"] = event.step_id
-    line = orjson.dumps(body | event.fields, option=orjson.OPT_NON_STR_KEYS)
+    line = _line(body | event.fields)
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (sequence, event.type.encode(), line)
+
+
+def _line(body: dict[str, Any]) -> bytes:
+    """Never fails: whoever encodes tells the events of all runs of a process."""
+    try:
+        return orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # half a character, an integer of more than 64 bits, an object
+        return orjson.dumps(_plain(body))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_plain(str(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value if value is None or isinstance(value, int | float) else type(value).__name__
 
 
 def ends_of(events: list[Event]) -> Ends:

@@ -21,6 +21,8 @@ from common.page import Standing
 
 Kind = Literal["text_delta", "reasoning_delta"]
 Usage = tuple[int, int, int]
+TOKENS_MAX = 10**12
+"""Of one chunk: so their sum stays within what JSON can hold exactly."""
 
 
 @dataclass(slots=True)
@@ -185,8 +187,18 @@ def _usage(message: AIMessage) -> Usage | None:
     told = message.usage_metadata
     if not told:
         return None
-    numbers = (told["input_tokens"], told["output_tokens"], told["total_tokens"])
+    numbers = (
+        _count(told, "input_tokens"),
+        _count(told, "output_tokens"),
+        _count(told, "total_tokens"),
+    )
     return numbers if any(numbers) else None
+
+
+def _count(told: Mapping[str, Any], key: str) -> int:
+    """What is no number of tokens, as a provider may tell it, is none."""
+    number = told.get(key)
+    return number if isinstance(number, int) and 0 <= number <= TOKENS_MAX else 0
 
 
 def _total(usages: list[Usage]) -> Usage:

@@ -476,3 +476,12 @@ async def test_a_node_that_exits_or_panics_fails_its_run_and_no_other(
     assert run.error is not None
     assert run.error["code"] == "GRAPH_ERROR"
     assert (await world.until_status(neighbour, "completed")).epoch == 1
+
+
+async def test_numbers_of_tokens_that_cannot_be_are_not_told(world: World, runner: Serving) -> None:
+    """LangGraph's checkpoints refuse them, which is the run's own fault."""
+    run_id = await world.start("impossible_numbers", "hello")
+    run = await world.until_status(run_id, "failed")
+    assert (run.epoch, run.error and run.error["code"]) == (1, "GRAPH_ERROR")
+    (usage,) = [e for e in await world.events(run_id) if e["type"] == "usage"]
+    assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (0, 0, 7)

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -152,3 +153,12 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("STEADYRUN_JWT_SECRET", "short")
     with pytest.raises(Misconfigured, match="STEADYRUN_JWT_SECRET: must have at least 32 bytes"):
         load(GatewaySettings)
+
+
+@pytest.mark.parametrize("odd", [10**30, "half \ud83d", object(), {"\ud83d": [10**30]}])
+def test_a_value_that_json_cannot_hold_does_not_fail_its_frame(odd: Any) -> None:
+    event = Event("custom", {"data": odd, "kept": {"a": [1, 2.5, None, True, "数"]}})
+    frame = encode_frame(event, run_id="run_1", sequence=1, epoch=1, at="now")
+    body = json.loads(frame.decode().split("data: ")[1])
+    assert body["kept"] == {"a": [1, 2.5, None, True, "数"]}
+    assert frame.count(b"\n") == 4

@@ -5,8 +5,9 @@ import json
 import operator
 import time
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
+from langchain_core.messages import AIMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -159,6 +160,17 @@ async def _raise_the_nameless(state: Text) -> Text:
     raise _Nameless
 
 
+async def _say_impossible_numbers(state: MessagesState) -> Any:
+    usage = {"input_tokens": 10**30, "output_tokens": -1, "total_tokens": 7}
+    return {"messages": [AIMessage("said", usage_metadata=cast(Any, usage))]}
+
+
+impossible_numbers = (
+    StateGraph(MessagesState)
+    .add_node("say", _say_impossible_numbers)
+    .add_edge(START, "say")
+    .compile()
+)
 panics = StateGraph(Text).add_node("panic", _panic).add_edge(START, "panic").compile()
 panics_in_a_group = (
     StateGraph(Text).add_node("panic", _panic_in_a_group).add_edge(START, "panic").compile()
