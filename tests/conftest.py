@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 import redis
+import structlog
 from psycopg import sql
 
 from tests.support.chromium import MISSING, find_chromium, wants_browser
@@ -23,12 +24,21 @@ ORIGIN = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Workers of xdist inherit the addresses from the process that controls them."""
+    _log_plainly()
     if hasattr(config, "workerinput") or not need_servers(config.args):
         return
     config.stash[STARTED] = started = ExitStack()
     found = started.enter_context(servers(os.environ))
     config.stash[ORIGIN] = found.origin
     announce(found)
+
+
+def _log_plainly() -> None:
+    """structlog shows the locals of every frame where rich is installed: seconds for one error of
+    a graph, in which the loop under test stands still."""
+    processors = structlog.get_config()["processors"][:-1]
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, renderer])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
