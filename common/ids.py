@@ -29,7 +29,7 @@ def new_id(prefix: Prefix) -> str:
 
 def stable_id(prefix: Prefix, *parts: str) -> str:
     """The same id for the same parts, anywhere: a text streamed now is stored under it later."""
-    digest = blake2b("\x1f".join(parts).encode(), digest_size=16)
+    digest = blake2b("\x1f".join(parts).encode(errors="surrogatepass"), digest_size=16)
     return f"{prefix}_{digest.hexdigest()}"
 
 

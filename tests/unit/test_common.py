@@ -162,3 +162,8 @@ def test_a_value_that_json_cannot_hold_does_not_fail_its_frame(odd: Any) -> None
     body = json.loads(frame.decode().split("data: ")[1])
     assert body["kept"] == {"a": [1, 2.5, None, True, "数"]}
     assert frame.count(b"\n") == 4
+
+
+def test_a_native_id_with_half_a_character_has_a_stable_id() -> None:
+    one, other = ids.stable_id("msg", "run_1", "\ud800"), ids.stable_id("msg", "run_1", "?")
+    assert one == ids.stable_id("msg", "run_1", "\ud800") != other
