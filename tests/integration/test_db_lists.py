@@ -127,9 +127,9 @@ async def test_a_summary_takes_the_place_of_the_one_it_was_made_from(
     assert (found.summary, found.summary_covers) == (None, None)
 
 
-async def test_facts_without_bound_are_refused_by_the_table(connection: Connection) -> None:
+async def test_facts_that_the_table_does_not_take_are_refused(connection: Connection) -> None:
     conversation_id = await conversation(connection)
-    with pytest.raises(asyncpg.CheckViolationError, match="conversations_facts_bounded"):
+    with pytest.raises(Refused, match="they take too much room"):
         await conversations.set_facts(connection, conversation_id, USER, {"a": "x" * 70_000}, [], 1)
 
 
