@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "openai project": (f"sk-proj-{W36}", W36),
     "anthropic": (f"sk-ant-api03-{W36}", W36),
     "npm": (f"npm_{W36}", W36),
-    "npmrc": ("//registry.npmjs.org/:_authToken=abcdefab", "abcdefab"),
+    "npmrc": ("//npm.example.org/:_authToken=abcdefab", "abcdefab"),
     "pypi": (f"pypi-AgEIcHlwaS5vcmc{W36}", W36),
     "sendgrid": (f"SG.{W24}.{W36}", W36),
     "twilio": (f"SK{HEX32}", HEX32),
