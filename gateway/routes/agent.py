@@ -1,5 +1,7 @@
 """The session facade: one call, one answer (contract §6)."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -38,10 +40,8 @@ def router(sessions: Sessions, waits: Waits, caller: Caller) -> APIRouter:
         """Starts a run of the caller's session; `async` answers 202 at once."""
         own(principal, body.user_id)
         key = key_of(None, idempotency_key)
-        if body.mode == "async":
-            return _accepted(await sessions.invoke(principal, body, key))
-        async with waits.place(principal.user, request.receive) as wait:
-            return await settle(wait, principal, await sessions.invoke(principal, body, key))
+        begin = partial(sessions.invoke, principal, body, key)
+        return await answer(body.mode, request, principal, begin)
 
     @routes.post("/resume", **answers)
     async def resume_agent(
@@ -53,10 +53,8 @@ def router(sessions: Sessions, waits: Waits, caller: Caller) -> APIRouter:
         """Answers the pending question of the caller's session."""
         own(principal, body.user_id)
         key = key_of(None, idempotency_key)
-        if body.mode == "async":
-            return _accepted(await sessions.resume(principal, body, key))
-        async with waits.place(principal.user, request.receive) as wait:
-            return await settle(wait, principal, await sessions.resume(principal, body, key))
+        begin = partial(sessions.resume, principal, body, key)
+        return await answer(body.mode, request, principal, begin)
 
     @routes.get("/session/{user_id}")
     async def get_session(
@@ -88,6 +86,15 @@ def router(sessions: Sessions, waits: Waits, caller: Caller) -> APIRouter:
         """A run that has not ended is cancelled; the conversation stays in the list."""
         own(principal, user_id)
         await sessions.end(principal.user)
+
+    async def answer(
+        mode: str, request: Request, principal: Principal, begin: Callable[[], Awaitable[Begun]]
+    ) -> Response:
+        """At once, or when the run has stopped; a place to wait is had before anything begins."""
+        if mode == "async":
+            return _accepted(await begin())
+        async with waits.place(principal.user, request.receive) as wait:
+            return await settle(wait, principal, await begin())
 
     async def settle(wait: Wait, principal: Principal, begun: Begun) -> Response:
         while (outcome := await wait.until_stopped(begun.task_id)) == "stopped":
