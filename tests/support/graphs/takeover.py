@@ -167,4 +167,5 @@ SAYS = {
     **{"slow": 60, "flaky": 5, "plan": 10, "review": 20, "work1": 15, "work2": 25, "work3": 35},
     **{"call1": 15, "call2": 15, "call3": 15, "ask": 5, "asked": 5, "last": 20},
 }
+TASKS = {f"call{n}" for n in (1, 2, 3)}
 SAID = {"quick", "slow", "flaky", "calls6", "ask 1 2", "last"}
