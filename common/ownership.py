@@ -21,7 +21,8 @@ archive where the log has nothing.
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,7 @@ from common.page import Page
 from common.runs import TERMINAL_STATUSES, CancelReason, ResumeReason
 
 _log = logging.getLogger(__name__)
+_BATCHES = 50  # read at once: at most some megabytes
 _TELL_S = 1.0  # longest that whoever acted waits until it is told
 
 
@@ -80,6 +82,25 @@ async def open_log(
     return opened
 
 
+async def read_page(
+    page: Page, run_id: str, connect: Callable[[], AbstractAsyncContextManager[Connection]]
+) -> None:
+    """What clients have of a run: its last owner may have died before it stored that.
+
+    All that is archived, a little at a time: a long log must not hold up everybody else.
+    """
+    after = 0
+    while True:
+        async with connect() as connection:
+            batches = await archive.read(connection, run_id, after, _BATCHES)
+        if not batches:
+            return
+        for batch in batches:
+            page.apply_frames(batch.frames)
+            await asyncio.sleep(0)
+        after = batches[-1].last
+
+
 class OwnerActs:
     """Cancelling and resolving runs that no runner holds. One a process, for all its callers."""
 
@@ -117,7 +138,10 @@ class OwnerActs:
         if reason == "expired":
             await interrupts.expire_overdue(connection, run.id)
         await interrupts.cancel_pending(connection, run.id)
-        page = await _page(connection, run, tail)
+        page = Page()
+        await read_page(page, run.id, lambda: nullcontext(connection))
+        for batch in tail:
+            page.apply_frames(batch.frames)
         events = [*_jump(opened), *page.closing(), *await _untold(connection, run)]
         events.append(Event("cancelled", {"reason": reason}))
         if run.epoch:
@@ -263,19 +287,6 @@ def _follows(batches: list[Batch], former: _Former) -> list[Batch]:
         taken.append(batch)
         cursor = batch.last
     return taken
-
-
-async def _page(connection: Connection, run: Run, tail: list[Batch]) -> Page:
-    """What clients have of a run: its last owner may have died before it stored that."""
-    page, after = Page(), 0
-    while batches := await archive.read(connection, run.id, after, 200):
-        for batch in batches:
-            page.apply_frames(batch.frames)
-            await asyncio.sleep(0)  # a long log must not hold up everybody else
-        after = batches[-1].last
-    for batch in tail:
-        page.apply_frames(batch.frames)
-    return page
 
 
 def _jump(opened: Opened) -> list[Event]:

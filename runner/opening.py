@@ -9,12 +9,12 @@ In between the whole log is folded into the run's page: what earlier owners have
 import asyncio
 from collections.abc import Callable
 
-from common.db import archive, interrupts, runs
+from common.db import interrupts, runs
 from common.db.engine import Connection
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost, Unavailable
 from common.events import Event
-from common.ownership import Opened, open_log, resolved_event
+from common.ownership import Opened, open_log, read_page, resolved_event
 from common.page import Page
 from runner.kit import Kit
 from runner.outlet import NEVER, Outlet
@@ -22,7 +22,6 @@ from runner.writer import RunWriter
 
 # a dead runner's un-archived tail is worth waiting for; after that the numbers jump (contract §3)
 TAIL_PATIENCE_S = 10.0
-_BATCHES = 50
 
 
 async def open_outlet(
@@ -43,7 +42,7 @@ async def open_outlet(
     if run.epoch == 1:
         return _begin(kit, run, on_lost)
     opened, generation = await _take_over(kit, run, stopped, hurried)
-    await read_page(kit, run.id, page)
+    await read_page(page, run.id, kit.db.connect)
     first = _first_events(run, opened, discard(page))
     outlet = kit.publisher.outlet(_writer(kit, run, opened), generation=generation, on_lost=on_lost)
     try:
@@ -53,20 +52,6 @@ async def open_outlet(
         outlet.lose()
         raise
     return outlet
-
-
-async def read_page(kit: Kit, run_id: str, page: Page) -> None:
-    """All that is archived, a little at a time: a long log must not stop the others' graphs."""
-    after = 0
-    while True:
-        async with kit.db.connect() as conn:
-            batches = await archive.read(conn, run_id, after, _BATCHES)
-        for batch in batches:
-            page.apply_frames(batch.frames)
-            await asyncio.sleep(0)
-        if not batches:
-            return
-        after = batches[-1].last
 
 
 def _begin(kit: Kit, run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
