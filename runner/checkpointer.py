@@ -290,9 +290,7 @@ class FencedSaver(SessionSaver):
         if batches:
             statement = statement.replace(_FENCE, _FENCE_ALONE + _ARCHIVE)
             parameters |= archive.columns(batches)
-        async with self._gate.archiving(batches):
-            held = await self._patiently(lambda: self._execute(statement, parameters))
-        if not held:
+        if not await self._patiently(lambda: self._execute(statement, parameters)):
             raise LeaseLost(self._run_id, self._epoch)
         self._gate.archived(batches)
 

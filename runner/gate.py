@@ -11,7 +11,7 @@ For breakpoints behind a node a checkpoint also notes which nodes led to it (`ru
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -110,10 +110,6 @@ class Gate:
     def just_ended(self, namespace: str) -> list[str]:
         """The nodes since the namespace's last checkpoint, once for each checkpoint."""
         return sorted(self._nodes.pop(namespace, ()))
-
-    def archiving(self, batches: list[Batch]) -> AbstractAsyncContextManager[Any]:
-        """Held while they are archived, so that nobody archives the same at the same time."""
-        return self._outlet.archiving if batches and self._outlet is not None else nullcontext()
 
     def archived(self, batches: list[Batch]) -> None:
         if self._outlet is not None:

@@ -5,8 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from common.batch import Batch
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 NEVER: Final = -1
 """The generation of no connection."""
-
-_TURN_S: Final = 0.2
 
 Change = Callable[[Connection, int], Awaitable[None]]
 """Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
@@ -58,7 +55,6 @@ class Outlet:
         self._bytes_max = bytes_max
         self._lost = asyncio.Event()
         self._room = asyncio.Event()
-        self.archiving = asyncio.Lock()
         self._room.set()
 
     @property
@@ -105,8 +101,7 @@ class Outlet:
         """
         last = self.writer.number_state(events)
         try:
-            async with self._turn():
-                await self._publisher.commit(self, change, last)
+            await self._publisher.commit(self, change, last)
         except Declined:
             self.writer.withdraw_state()
             return False
@@ -118,24 +113,6 @@ class Outlet:
         self.after_round()
         self._publisher.wake()
         return True
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """After the statement that is archiving for a step's result, unless the run is lost."""
-        while not await self._got_turn():
-            if self.is_lost:
-                raise LeaseLost(self.writer.run_id, self.writer.epoch)
-        try:
-            yield
-        finally:
-            self.archiving.release()
-
-    async def _got_turn(self) -> bool:
-        try:
-            async with asyncio.timeout(_TURN_S):
-                return await self.archiving.acquire()
-        except TimeoutError:
-            return False
 
     def needs_proof(self, fresh_s: float, identity: str) -> bool:
         """A claim proves the epoch for a moment, if it has noted this Redis; what is settled is

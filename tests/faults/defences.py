@@ -298,6 +298,24 @@ DEFENCES: tuple[Defence, ...] = (
         [MACHINE_TESTS],
     ),
     Defence(
+        "archive_by_one",
+        "I6",
+        "the archive of a run is written by one at a time",
+        [
+            Edit(
+                "runner/checkpointer.py",
+                '_FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")',
+                "_FENCE",
+            ),
+            Edit(
+                "common/db/archive.py",
+                "{{running}}\n               FOR NO KEY UPDATE),",
+                "{{running}}\n               FOR SHARE),",
+            ),
+        ],
+        [PUBLISHER_TESTS, "-k", "archive_the_same_at_once"],
+    ),
+    Defence(
         "row_fence",
         "I3",
         "the run's row is changed by its current owner only",

@@ -19,8 +19,12 @@ from common.db.engine import Connection, Database
 from common.db.runs import ClaimedRun
 from common.errors import LeaseLost
 from common.events import Event
+from runner.checkpointer import FencedSaver
+from runner.gate import Gate
 from runner.outlet import NEVER, Declined, Outlet
 from runner.publisher import Publisher, PublisherLimits
+from runner.sessions import Sessions
+from runner.steps import Steps
 from runner.writer import RunWriter
 from tests.support.claims import claimed_run, new_runner
 from tests.support.until import until
@@ -242,6 +246,33 @@ async def test_numbers_are_reserved_before_they_are_used(world: World) -> None:
     await until(reserved)
     await until(lambda: outlet.writer.archived == 333)
     assert await world.sees(run) == list(range(333))
+
+
+async def test_results_and_a_state_that_archive_the_same_at_once_archive_it_once(
+    world: World, database_url: str
+) -> None:
+    """Steps that end together, and a decision that is told meanwhile. The row's lock orders them:
+    of two that insert the same batch at once one would fail (common/db/archive)."""
+
+    async def nothing_more(conn: Connection, last: int) -> None:
+        pass
+
+    run, outlet = await world.outlet()
+    gate = Gate()
+    gate.open(Steps(), outlet)
+    async with Sessions(database_url, application_name="test", size=4) as sessions:
+        saver = FencedSaver(sessions, run.id, run.epoch, gate=gate)
+        for n in range(40):
+            outlet.emit(custom(2 * n))
+            at: Any = {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": str(n)}
+            written = [
+                saver.aput_writes({"configurable": at}, [("log", n)], f"step {step}")
+                for step in range(4)
+            ]
+            told = outlet.settle(custom(2 * n + 1), nothing_more, leaves=False)
+            await asyncio.gather(*written, told)
+    assert [n for b in await world.archive_of(run) for n in numbers(b)] == list(range(80))
+    assert world.lost == 0
 
 
 async def test_a_lost_state_leaves_no_outlet_behind(world: World) -> None:
