@@ -109,6 +109,7 @@ def test_nginx_of_the_compose_file_follows_replicas_that_come_and_go(folder: Pat
         gateways.enter_context(gateway(third, port))
         names.addresses = [first, second, third]
         until_answered_by(url, {first, second, third})
+        assert httpx.get(f"{url}/metrics").status_code == 404, "Prometheus asks from inside"
         names.addresses = [third]
         until_answered_by(url, {third})
 

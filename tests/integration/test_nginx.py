@@ -155,18 +155,35 @@ def test_no_ticket_gets_into_a_log(folder: Path) -> None:
     assert "hush" not in front.access_log() + front.error_log()
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/metrics?x=1", "/%6detrics", "/x/../metrics"])
+@pytest.mark.parametrize("name", [nginx.PLAIN, nginx.TLS])
+def test_metrics_are_not_shown_to_the_world(folder: Path, name: str, path: str) -> None:
+    scheme, more = ("https", tls_values()) if name == nginx.TLS else ("http", {})
+    with (
+        running(Front(folder, gateways=1), 1, name, **more) as front,
+        httpx.Client(base_url=f"{scheme}://127.0.0.1:{front.port}", verify=False) as client,
+    ):
+        assert client.get("/metricsx").status_code == 200, "the gateway answers everything"
+        answers = [client.get(path), client.post(path, content=b"{}")]
+    assert [(a.status_code, a.json()["code"]) for a in answers] == [(404, "NOT_FOUND")] * 2
+    assert answers[0].headers["content-type"] == "application/problem+json"
+
+
+def tls_values() -> dict[str, str]:
+    return {
+        "LISTEN_PLAIN": f"127.0.0.1:{free_port()}",
+        "CERTIFICATE": "certificate.pem",
+        "CERTIFICATE_KEY": "key.pem",
+    }
+
+
 def test_browsers_get_http2_over_tls(folder: Path) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2", "http/1.1"])
-    more = {
-        "LISTEN_PLAIN": f"127.0.0.1:{free_port()}",
-        "CERTIFICATE": "certificate.pem",
-        "CERTIFICATE_KEY": "key.pem",
-    }
     with (
-        running(Front(folder, gateways=1), 1, nginx.TLS, **more) as front,
+        running(Front(folder, gateways=1), 1, nginx.TLS, **tls_values()) as front,
         socket.create_connection(("127.0.0.1", front.port), 5) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as secure,
     ):
