@@ -25,3 +25,10 @@ def user(name: str) -> str:
     if not name.strip():
         raise Unusable("--user must name somebody")
     return name
+
+
+def bearer(token: str) -> str:
+    """What fits into a header; never shown, it may be almost right."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise Unusable("STEADYRUN_TOKEN is no token: take what `steadyrun token` prints, as it is")
+    return token

@@ -31,7 +31,8 @@ def describe(interrupt: Json) -> list[str]:
     lines = [f"┌ {_title(interrupt, shown)}"]
     for action in interrupt["actions"]:
         lines += _lines(action.get("args", {}))
-    lines += _lines({name: v for name, v in shown.items() if name not in _HIDDEN and v})
+    hidden = _HIDDEN | ({"fill", "reject"} if interrupt["type"] == "select_option" else set())
+    lines += _lines({name: v for name, v in shown.items() if name not in hidden and v})
     if permission := interrupt.get("requiredPermission"):
         lines.append(f"│ needs the permission {permission}")
     until = interrupt.get("expiresAt")
@@ -54,9 +55,9 @@ def decide(interrupt: Json, ask: Ask, *, yes: bool) -> Json | None:
         elif interrupt["format"] == "opaque":
             return _resume_value(interrupt, ask)
         elif interrupt["type"] == "select_option":
-            decision = {"select": _select(interrupt["payload"]["options"], ask)}
+            decision = _select(interrupt, ask)
         else:
-            decision = {"fill": _fill(_schema(interrupt), ask)}
+            decision = _input(interrupt, ask)
     except EOFError:
         return None
     return None if decision is None else {"interruptId": interrupt["id"], "decision": decision}
@@ -93,16 +94,43 @@ def _edit(args: Json, ask: Ask) -> Json:
     return {name: _typed(ask(f"{name} [{brief(v)}] > "), v) for name, v in args.items()}
 
 
-def _select(options: list[Any], ask: Ask) -> Any:
-    """By number or by the option's text."""
+def _select(interrupt: Json, ask: Ask) -> Any:
+    """An option by number or text, or what else is allowed instead of one. None: later."""
+    options = interrupt["payload"]["options"]
     values = [o.get("value", o) if isinstance(o, Mapping) else o for o in options]
     labels = [o.get("label", v) if isinstance(o, Mapping) else o
               for o, v in zip(options, values, strict=True)]  # fmt: skip
     by_text = {str(i): v for i, v in enumerate(values, 1)} | {str(v): v for v in values}
-    listing = "\n".join(f"  {i}  {brief(label)}" for i, label in enumerate(labels, 1))
-    while (answer := ask(f"{listing}\nwhich? > ").strip()) not in by_text:
-        pass
-    return by_text[answer]
+    rows = [*enumerate(labels, 1), *_instead(interrupt).items(), ("l", "later")]
+    listing = "\n".join(f"  {sign}  {brief(text, _SHOWN_CHARACTERS)}" for sign, text in rows)
+    while True:
+        answer = ask(f"{listing}\nwhich? > ").strip()
+        if answer in by_text:
+            return {"select": by_text[answer]}
+        if answer == "l":
+            return None
+        if answer in _instead(interrupt):
+            return _reject(ask) if answer == "n" else {"fill": _fill(_schema(interrupt), ask)}
+
+
+def _instead(interrupt: Json) -> dict[str, str]:
+    """By letter; what each means stands in the payload, where whoever asks has said it."""
+    words = {"f": ("fill", "fill in a form instead"), "n": ("reject", "decline")}
+    return {
+        letter: interrupt["payload"].get(word) or plain
+        for letter, (word, plain) in words.items()
+        if word in interrupt["allowedDecisions"]
+    }
+
+
+def _input(interrupt: Json, ask: Ask) -> Any:
+    """The form at once, unless it may be declined. None: later."""
+    answer = "f" if "reject" not in interrupt["allowedDecisions"] else ""
+    while answer not in ("f", "n", "l"):
+        answer = ask("[f] fill in, [n] decline, [l] later > ").strip().lower()[:1]
+    if answer == "l":
+        return None
+    return _reject(ask) if answer == "n" else {"fill": _fill(_schema(interrupt), ask)}
 
 
 def _fill(schema: Json, ask: Ask) -> Json:

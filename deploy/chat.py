@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import quote
 
 from common.errors import Misconfigured, Refused
 from common.settings import DEMO_PERMISSIONS
+from deploy.arguments import address, bearer
 from deploy.card import Ask, decide, describe
 from deploy.client.transcript import Transcript
-from deploy.paper import Paper, brief
+from deploy.paper import Paper, brief, clean
 from deploy.signing import sign, signing_secret
 from deploy.topology import Topology
 from deploy.wire import Json, Wire
@@ -45,7 +47,8 @@ def chat(
     ask: Ask | None = None,
     connect: Connect = _connect,
 ) -> int:
-    """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed.
+    """The exit status: 0 done, cancelled or waiting for a decision; 1 when the run failed, or the
+    text could not be sent because an earlier run of the conversation waits.
 
     What is None is looked up: the address in STEADYRUN_URL or the topology of a running `up`, the
     token in STEADYRUN_TOKEN or signed with the secret of that `up`, with the demo's permissions.
@@ -55,15 +58,16 @@ def chat(
     paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
     body = _body(text, conversation, graph)
     at, signed = url or _find_url(state), token or _find_token(state, user)
-    wire = connect(at, signed, lambda cause: paper.note(f"{cause}; trying again"))
+    wire = connect(at, signed, lambda cause: paper.note(f"{cause}; still trying"))
     again = "" if user == "demo" else f" --user {user}"
-    talk = _Chat(wire, paper, ask or _ask_at(out), yes=yes, again=again)
+    talk = _Chat(wire, paper, ask or ask_at(out), yes=yes, again=again)
     try:
         return talk.talk(body, conversation)
     except KeyboardInterrupt:
         talk.leave()
         return 0
     finally:
+        talk.tell_unsent()
         wire.close()
 
 
@@ -76,6 +80,7 @@ class _Chat:
         self._ask = ask
         self._yes = yes
         self._again = again  # options that the same person has to give the next time
+        self._unsent: str | None = None  # a text that waits for the end of an earlier run
         self._transcript = Transcript()
 
     def talk(self, body: Json | None, conversation: str | None) -> int:
@@ -88,22 +93,32 @@ class _Chat:
                 if refusal.code != "CONVERSATION_BUSY" or conversation is None:
                     raise
             self._paper.note("the conversation has a run that has not ended; joining it first")
+            self._unsent = body["message"]["content"]
             joined = self._join(conversation)
             if joined is not None and joined.end is None:
-                return 0
+                return 1
+            self._unsent = None
 
     def leave(self) -> None:
         """In the middle of it."""
         conversation = self._transcript.conversation_id
-        how = f": {self._command(conversation)} joins it again" if conversation else ""
-        self._paper.say(f"left; the run goes on{how}")
+        if conversation is None:
+            self._paper.say("left before anything was answered")
+            return
+        self._paper.say(f"left; the run goes on: {self._command(conversation)} joins it again")
+
+    def tell_unsent(self) -> None:
+        """A text that nobody has got is not forgotten without a word."""
+        if self._unsent is not None:
+            self._paper.say(f"not sent, say it again when the run has ended: {self._unsent}")
 
     def _command(self, conversation: str) -> str:
         return f"`steadyrun chat{self._again} --conversation {conversation}`"
 
     def _join(self, conversation: str) -> Transcript | None:
         """Follow the active run to its end, or to a decision that has to wait. None: no run."""
-        run = self._wire.get(f"/api/conversations/{conversation}")["activeRun"]
+        place = f"/api/conversations/{quote(conversation, safe='')}"
+        run = self._wire.get(place)["activeRun"]
         if run is None:
             return None
         transcript = Transcript()
@@ -202,12 +217,12 @@ class _Chat:
         return False
 
 
-def _ask_at(out: TextIO) -> Ask:
+def ask_at(out: TextIO) -> Ask:
     """Lines of the standard input; echoed where no terminal does it."""
 
     def ask(prompt: str) -> str:
         try:
-            line = input(prompt)
+            line = input(clean(prompt))  # it may hold what a model has written
         except EOFError:
             out.write("\n")
             raise
@@ -235,7 +250,7 @@ def _body(text: str | None, conversation: str | None, graph: str | None) -> Json
 
 def _find_url(state: Path) -> str:
     if url := os.environ.get("STEADYRUN_URL"):
-        return url
+        return address(url, "STEADYRUN_URL")
     try:
         return Topology.read(state / "topology.json").url
     except (OSError, ValueError):
@@ -247,5 +262,5 @@ def _find_url(state: Path) -> str:
 
 def _find_token(state: Path, user: str) -> str:
     if token := os.environ.get("STEADYRUN_TOKEN"):
-        return token
+        return bearer(token)
     return sign(signing_secret(state), user, DEMO_PERMISSIONS, ttl_s=_TOKEN_TTL_S)

@@ -8,7 +8,8 @@ answers, it is tried again with growing pauses; everything else is an answer.
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ LATER = frozenset({429, 502, 503, 504})
 HEARTBEATS_MISSED_S = 35.0  # the gateway sends something every 10 s
 ATTEMPTS_MAX = 6
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.2, 5.0
-_NEWS_AFTER = 3  # attempts in vain, about a second
+_NEWS_AFTER, _NEWS_S = 3, 1.0  # attempts in vain, which are about a second; or one that lasts
 
 
 class Unreachable(SteadyrunError):
@@ -35,26 +36,44 @@ class Unreachable(SteadyrunError):
 class Patience:
     """Pauses between attempts that bring nothing: they double, with jitter, until it is enough.
 
-    `told` hears the cause once, when it is no short break any more.
+    `told` hears the cause once, when it is no short break any more: several attempts, or one that
+    is not answered.
     """
 
     attempts_max: int
     sleep: Sleep = asyncio.sleep
     told: Callable[[str], object] | None = None
     attempts: int = 0
+    has_told: bool = False
+
+    @contextmanager
+    def attempt(self, url: str) -> Iterator[None]:
+        """Around one attempt, until it is answered."""
+        late = asyncio.get_running_loop().call_later(
+            _NEWS_S, self._tell, f"no answer yet from {url}"
+        )
+        try:
+            yield
+        finally:
+            late.cancel()
 
     async def wait(self, cause: str, at_least_s: float = 0.0) -> None:
         """Raises Unreachable when the last attempt was the last one."""
         self.attempts += 1
         if self.attempts >= self.attempts_max:
             raise Unreachable(cause)
-        if self.told and self.attempts == _NEWS_AFTER:
-            self.told(cause)
+        if self.attempts >= _NEWS_AFTER:
+            self._tell(cause)
         longest = min(_PAUSE_MAX_S, _PAUSE_MIN_S * 2**self.attempts)
         await self.sleep(max(at_least_s, random.uniform(longest / 2, longest)))
 
     def renew(self) -> None:
-        self.attempts = 0
+        self.attempts, self.has_told = 0, False
+
+    def _tell(self, cause: str) -> None:
+        if self.told and not self.has_told:
+            self.has_told = True
+            self.told(cause)
 
 
 class Caller:
@@ -106,7 +125,8 @@ class Caller:
         patience = self.patience(ATTEMPTS_MAX)
         while True:
             try:
-                response = await self.send(request)
+                with patience.attempt(self.url):
+                    response = await self.send(request)
             except httpx.TransportError as error:
                 await patience.wait(f"{self.url} does not answer ({type(error).__name__})")
                 continue

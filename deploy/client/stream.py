@@ -59,7 +59,8 @@ class RunStream:
         while True:
             cause, at_least_s = "the stream was cut", 0.0
             try:
-                response = await self._caller.send(self._request(), stream=True)
+                with self._patience.attempt(self._caller.url):
+                    response = await self._caller.send(self._request(), stream=True)
                 try:
                     if response.status_code not in LATER:
                         async for event in self._read(response):

@@ -1,5 +1,6 @@
 """A visit of the terminal client, from the first word to the exit status."""
 
+import asyncio
 import io
 import json
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class Visit:
         self.peer = peer
         self.out = io.StringIO()
         self.leave_at_question = False  # by Ctrl-C
+        self.transport = httpx.MockTransport(peer)
         self._lines = iter(lines)
 
     def __call__(self, text: str | None = "Restart it", **more: Any) -> int:
@@ -69,8 +71,7 @@ class Visit:
         raise EOFError
 
     def _wire(self, url: str, token: str, told: Callable[[str], object]) -> Wire:
-        transport = httpx.MockTransport(self.peer)
-        return Wire(url, token, told=told, sleep=at_once, transport=transport)
+        return Wire(url, token, told=told, sleep=at_once, transport=self.transport)
 
     def sent(self, path_end: str) -> list[Any]:
         calls = [r for r in self.peer.requests if r.method == "POST"]
@@ -146,6 +147,51 @@ def test_a_busy_conversation_is_joined_before_the_text_is_sent_again() -> None:
     ] * 2  # fmt: skip
 
 
+def busy_peer(*more: Answer) -> Peer:
+    busy = body(409, code="CONVERSATION_BUSY", detail="busy")
+    return Peer(busy, body(200, activeRun=WAITING), pause(), *more)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_text_that_could_not_be_sent_is_told(leaves: bool) -> None:
+    """The earlier run still waits for a decision that is not taken now."""
+    visit = Visit(busy_peer(body(200, **WAITING)))
+    visit.leave_at_question = leaves
+    assert visit(conversation="conv_1") == (0 if leaves else 1)
+    assert len(visit.sent("/api/chat")) == 1
+    assert visit.out.getvalue().rstrip().endswith("run has ended: Restart it")
+
+
+def test_a_text_that_could_not_be_sent_is_told_with_the_error_as_well() -> None:
+    visit = Visit(busy_peer(body(404, code="NOT_FOUND", detail="deleted")))
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        visit(conversation="conv_1")
+    assert visit.out.getvalue().rstrip().endswith("run has ended: Restart it")
+
+
+def test_a_text_that_was_sent_is_not_said_to_be_unsent() -> None:
+    more = (body(200, **WAITING), body(202, run={}), rest())
+    visit = Visit(busy_peer(*more, stream(frames(STARTED, DONE)), body(200, id="run_1")), "y")
+    assert visit(conversation="conv_1") == 0
+    assert "not sent" not in visit.out.getvalue()
+
+
+def test_who_leaves_before_anything_was_answered_is_told_no_tale() -> None:
+    def leave(_: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    visit = Visit(Peer(leave))
+    assert visit() == 0
+    assert visit.out.getvalue() == "left before anything was answered\n"
+
+
+def test_a_conversation_is_asked_for_under_its_name_whatever_it_is() -> None:
+    visit = Visit(Peer(body(404, code="NOT_FOUND", detail="nothing")))
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        visit(None, conversation="../x\ny?")
+    assert visit.peer.requests[0].url.raw_path == b"/api/conversations/..%2Fx%0Ay%3F"
+
+
 def test_without_a_text_the_active_run_is_joined() -> None:
     peer = Peer(body(200, activeRun=WAITING), pause(), body(200, **WAITING), body(202), rest())
     visit = Visit(peer, "y")
@@ -176,13 +222,30 @@ def test_a_person_is_told_that_nothing_answers_while_it_is_tried_again() -> None
     assert visit() == 0
     page = visit.out.getvalue()
     assert page.count("nothing answers at http://peer") == 1
-    assert "trying again" in page
+    assert "still trying" in page
+
+
+def test_a_person_is_told_of_an_attempt_that_is_not_answered_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that drops packets keeps one attempt busy for ten seconds."""
+    monkeypatch.setattr("deploy.client.calls._NEWS_S", 0.01)
+    visit = Visit(Peer(stream(frames(STARTED, said(2, "Hi."), DONE))))
+
+    async def silent(request: httpx.Request) -> httpx.Response:
+        while "no answer yet from http://peer; still trying" not in visit.out.getvalue():
+            await asyncio.sleep(0.01)
+        return visit.peer(request)
+
+    visit.transport = httpx.MockTransport(silent)
+    assert visit() == 0
+    assert visit.out.getvalue().count("still trying") == 1
 
 
 def test_a_short_break_of_the_stream_is_no_news() -> None:
     visit = Visit(Peer(broken, stream(frames(STARTED, said(2, "Hi."), DONE))))
     assert visit() == 0
-    assert "trying again" not in visit.out.getvalue()
+    assert "still trying" not in visit.out.getvalue()
 
 
 def test_of_a_graph_that_says_nothing_the_output_is_shown() -> None:

@@ -2,15 +2,22 @@
 
 import io
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.graphfile import GraphSpec, Reference
+from common.masking import Masker
 from deploy.card import decide, describe
+from deploy.chat import ask_at
 from deploy.client.transcript import Transcript, Voided
 from deploy.paper import Paper, brief, clean
+from runner import effectcard
+from runner.asking import Unknown
 
 Event = dict[str, Any]
 
@@ -222,6 +229,7 @@ def test_yes_approves_without_a_question() -> None:
 def test_an_option_is_chosen_by_number_or_name(line: str, value: str) -> None:
     choice = CONFIRM | {
         "type": "select_option",
+        "allowedDecisions": ["select"],
         "payload": {"steadyrun": "select_option", "options": ["test", {"value": "prod"}]},
     }
     decided = decide(choice, answers("7", line), yes=False)
@@ -233,6 +241,7 @@ def test_fields_are_filled_with_the_types_of_the_schema() -> None:
                   "force": {"type": "boolean"}}  # fmt: skip
     form = CONFIRM | {
         "type": "provide_input",
+        "allowedDecisions": ["fill"],
         "payload": {"steadyrun": "provide_input", "schema": {"properties": properties}},
     }
     decided = decide(form, answers("7", "", "true"), yes=False)
@@ -246,6 +255,87 @@ def test_fields_are_filled_with_the_types_of_the_schema() -> None:
 def test_a_question_of_the_graphs_own_gets_what_is_typed(line: str, value: Any) -> None:
     own = CONFIRM | {"type": "provide_input", "format": "opaque", "payload": "how many?"}
     assert decide(own, answers(line), yes=False) == {"resume": {"int_1": value}}
+
+
+class Prompts:
+    """Answers the same to each, and keeps them."""
+
+    def __init__(self, answer: str) -> None:
+        self.seen: list[str] = []
+        self._answer = answer
+
+    def __call__(self, prompt: str) -> str:
+        self.seen.append(prompt)
+        return self._answer
+
+
+STARTED_AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def unknown_effect() -> dict[str, Any]:
+    """The card as a client gets it."""
+    spec = GraphSpec("g", Reference(Path("g.py"), "graph", ()))
+    unknown = Unknown("charge/7", 2, "rnr_1", STARTED_AT, None)
+    asked = effectcard.question(unknown, spec, Masker([]))
+    return {
+        "id": "int_1",
+        "type": asked.type,
+        "format": asked.format,
+        "payload": asked.payload,
+        "allowedDecisions": asked.allowed_decisions,
+        "actions": asked.actions,
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "decision"),
+    [
+        (["1"], {"select": "again"}),
+        (["done"], {"select": "done"}),
+        (["f", '{"receipt": 7}'], {"fill": {"result": {"receipt": 7}}}),
+        (["x", "n", ""], "reject"),
+        (["n", "the bank says no"], {"reject": {"message": "the bank says no"}}),
+    ],
+)
+def test_all_that_may_be_said_of_an_unknown_effect_can_be_said_here(
+    lines: list[str], decision: Any
+) -> None:
+    decided = decide(unknown_effect(), answers(*lines), yes=False)
+    assert decided == {"interruptId": "int_1", "decision": decision}
+
+
+def test_what_each_answer_about_an_unknown_effect_means_is_shown_once() -> None:
+    asked, prompts = unknown_effect(), Prompts("l")
+    assert decide(asked, prompts, yes=False) is None
+    page = "\n".join([*describe(asked), *prompts.seen])
+    assert set(asked["allowedDecisions"]) == {"select", "fill", "reject"}, "all are looked for here"
+    labels = [option["label"] for option in asked["payload"]["options"]]
+    for text in (*labels, asked["payload"]["fill"], asked["payload"]["reject"]):
+        assert page.count(text) == 1
+
+
+@pytest.mark.parametrize("type_", ["select_option", "provide_input"])
+@pytest.mark.parametrize(("lines", "decided"), [(["n", ""], "reject"), (["l"], None), ([], None)])
+def test_a_question_that_may_be_declined_can_be_declined_or_left(
+    type_: str, lines: list[str], decided: Any
+) -> None:
+    payload = {"options": ["a"], "schema": {"properties": {"x": {}}}}
+    asked = CONFIRM | {"type": type_, "payload": payload, "allowedDecisions": ["reject"]}
+    expected = decided and {"interruptId": "int_1", "decision": decided}
+    assert decide(asked, answers(*lines), yes=False) == expected
+
+
+def test_an_option_called_like_a_letter_is_the_option() -> None:
+    asked = CONFIRM | {"type": "select_option", "payload": {"options": ["y", "n"]}}
+    decided = decide(asked, answers("n"), yes=False)
+    assert decided == {"interruptId": "int_1", "decision": {"select": "n"}}
+
+
+def test_a_prompt_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = Prompts("x")
+    monkeypatch.setattr("builtins.input", prompts)
+    assert ask_at(io.StringIO())("\x1b[2Jwhich? > ") == "x"
+    assert prompts.seen == ["[2Jwhich? > "]
 
 
 def test_a_question_is_shown_whole_though_tools_are_cut_short() -> None:

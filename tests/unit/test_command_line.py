@@ -43,3 +43,32 @@ def test_what_cannot_be_meant_is_refused_with_status_2(
     assert printed.err.startswith("steadyrun: ")
     assert printed.err.count("\n") == 1
     assert named in printed.err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STEADYRUN_URL", "nonsense"),
+        ("STEADYRUN_URL", "ftp://x"),
+        ("STEADYRUN_TOKEN", "a\nb"),
+        ("STEADYRUN_TOKEN", "Bearer x"),
+        ("STEADYRUN_TOKEN", "тест"),
+    ],
+)
+def test_where_chat_goes_and_with_what_is_looked_at_before_it_is_used(
+    name: str,
+    value: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable, good in {"STEADYRUN_URL": "http://127.0.0.1:1", "STEADYRUN_TOKEN": "t"}.items():
+        monkeypatch.setenv(variable, value if variable == name else good)
+    assert status("chat", "hello") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("steadyrun: ")
+    assert printed.err.count("\n") == 1
+    assert name in printed.err
+    assert "Bearer x" not in printed.err
