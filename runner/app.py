@@ -360,7 +360,6 @@ def publisher_limits(settings: RunnerSettings) -> PublisherLimits:
         window_s=settings.publish_window_s,
         archive_interval_s=settings.archive_interval_s,
         away_interval_s=min(0.25, settings.archive_interval_s),
-        sequence_block=settings.sequence_block,
         buffer_bytes_max=settings.buffer_bytes_max,
         fresh_s=settings.lease_ttl_s / 4,
     )

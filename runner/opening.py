@@ -64,14 +64,15 @@ def _begin(kit: Kit, run: ClaimedRun, on_lost: Callable[[], None]) -> Outlet:
 
 
 def _writer(kit: Kit, run: ClaimedRun, opened: Opened) -> RunWriter:
-    block = kit.settings.sequence_block if run.epoch == 1 else 0
+    block = kit.settings.sequence_block
     return RunWriter(
         run.id,
         run.epoch,
         top=opened.top,
         archived=opened.top,
         next_sequence=opened.next_sequence,
-        reserved=opened.next_sequence - 1 + block,
+        reserved=opened.next_sequence - 1 + (block if run.epoch == 1 else 0),
+        block=block,
         batch_bytes_max=kit.settings.publish_batch_bytes_max,
     )
 
@@ -107,7 +108,7 @@ async def _tell_take_over(
 ) -> None:
     async with kit.db.connect() as conn:
         untold = await interrupts.untold(conn, run.id)
-    upto = outlet.writer.next_sequence + len(untold) + kit.settings.sequence_block
+    upto = outlet.writer.next_block + len(untold)
 
     async def change(conn: Connection, last: int) -> None:
         identity = kit.bus_log.identity or None

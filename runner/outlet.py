@@ -1,32 +1,23 @@
 """One run's way out of its runner: where its events go in, and where its states are stored.
 
-`runner/publisher` moves what lies here; this is what an execution sees of it.
+`runner/sending` and `runner/archiving` move what lies here; this is what an execution sees of it.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from common.batch import Batch
 from common.bus.log import Append
-from common.db.engine import Connection
+from common.db.engine import Database
 from common.errors import LeaseLost
 from common.events import Event
+from runner.settling import Change, Declined, commit
 from runner.writer import RunWriter
-
-if TYPE_CHECKING:
-    from runner.publisher import Publisher
 
 NEVER: Final = -1
 """The generation of no connection."""
-
-Change = Callable[[Connection, int], Awaitable[None]]
-"""Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
-
-
-class Declined(Exception):
-    """A state turned out not to hold, for example a decision arrived: nothing was stored."""
 
 
 class Outlet:
@@ -34,7 +25,8 @@ class Outlet:
 
     def __init__(
         self,
-        publisher: "Publisher",
+        outlets: "Outlets",
+        db: Database,
         writer: RunWriter,
         *,
         generation: int,
@@ -48,7 +40,8 @@ class Outlet:
         self.leaving = False  # the status is stored and no longer `running`; what is left is told
         self.opening = False
         self.is_mute = False
-        self._publisher = publisher
+        self._outlets = outlets
+        self._db = db
         self._noted = noted
         self._claimed_at = time.monotonic()
         self._on_lost = on_lost
@@ -67,10 +60,10 @@ class Outlet:
         if self.is_mute or self.leaving:
             return
         self.writer.emit(events)
-        self._publisher.wake()
+        self._outlets.to_send.set()
         if self.writer.held_bytes > self._bytes_max:
             self._room.clear()
-            self._publisher.archive_soon()
+            self._outlets.to_archive.set()
 
     def mute(self) -> None:
         """From now on only `settle` speaks: the run's code goes on though it was stopped."""
@@ -90,7 +83,7 @@ class Outlet:
         Whoever archives it says so with `archived`.
         """
         while not self.writer.number_all():
-            self._publisher.archive_soon()  # it reserves numbers, too
+            self._outlets.to_archive.set()  # it reserves numbers, too
             await self.wait_or_lost(0.005)
         return self.writer.archivable()
 
@@ -101,7 +94,7 @@ class Outlet:
         """
         last = self.writer.number_state(events)
         try:
-            await self._publisher.commit(self, change, last)
+            await commit(self._db, self.writer, change, last, self.wait_or_lost)
         except Declined:
             self.writer.withdraw_state()
             return False
@@ -111,7 +104,7 @@ class Outlet:
         self.writer.confirm_state()
         self.leaving = leaves
         self.after_round()
-        self._publisher.wake()
+        self._outlets.to_send.set()
         return True
 
     def needs_proof(self, fresh_s: float, identity: str) -> bool:
@@ -132,11 +125,11 @@ class Outlet:
         if self.writer.held_bytes <= self._bytes_max:
             self._room.set()
         if self.leaving and not self.writer.has_work:
-            self._publisher.discard(self)
+            self._outlets.discard(self)
 
     def lose(self) -> None:
         """Another owner has the run: nothing of ours may follow."""
-        self._publisher.discard(self)
+        self._outlets.discard(self)
         if not self._lost.is_set():
             self._lost.set()
             self._room.set()
@@ -155,3 +148,33 @@ class Outlet:
         except TimeoutError:
             return
         raise LeaseLost(self.writer.run_id, self.writer.epoch)
+
+
+class Outlets:
+    """All of this process, and what wakes the loops that empty them."""
+
+    def __init__(self) -> None:
+        self.to_send = asyncio.Event()
+        self.to_archive = asyncio.Event()
+        self._all: set[Outlet] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Outlet]:
+        """Those of this moment: some may leave meanwhile."""
+        return iter(list(self._all))
+
+    def add(self, outlet: Outlet) -> None:
+        self._all.add(outlet)
+
+    def discard(self, outlet: Outlet) -> None:
+        self._all.discard(outlet)
+
+    def number(self) -> None:
+        """Make batches of what lies here, as far as numbers are reserved."""
+        for outlet in self:
+            if outlet.writer.has_work:
+                outlet.writer.number()
+                if outlet.writer.runs_low:
+                    self.to_archive.set()

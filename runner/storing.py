@@ -20,8 +20,9 @@ from runner import history
 from runner.durable import Durable
 from runner.kit import Kit
 from runner.outcomes import Asked, Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
-from runner.outlet import Change, Declined, Outlet
+from runner.outlet import Outlet
 from runner.registry import Graph
+from runner.settling import Change, Declined
 from runner.telling import interrupt_event
 
 log = structlog.get_logger(__name__)

@@ -38,7 +38,9 @@ def _size(event: Event) -> int:
 
 
 class RunWriter:
-    """Sequences of one run under one epoch. `reserved` is the last one that may be given."""
+    """Sequences of one run under one epoch. `reserved` is the last one that may be given; they are
+    reserved in blocks of `block`.
+    """
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class RunWriter:
         archived: int,
         next_sequence: int,
         reserved: int,
+        block: int,
         batch_bytes_max: int,
     ) -> None:
         self.run_id = run_id
@@ -59,6 +62,7 @@ class RunWriter:
         self.next_sequence = next_sequence
         self.kept_bytes = 0
         self._pending_bytes = 0
+        self._block = block
         self._batch_bytes_max = batch_bytes_max
         self._pending: list[_Pending] = []
         self._withheld: list[_Pending] | None = None  # set while a state is being stored
@@ -72,9 +76,15 @@ class RunWriter:
     def settling(self) -> bool:
         return self._withheld is not None
 
-    def runs_low(self, block: int) -> bool:
+    @property
+    def runs_low(self) -> bool:
         """Whether less than half a block of reserved numbers is left."""
-        return self.reserved - self.top < block // 2
+        return self.reserved - self.top < self._block // 2
+
+    @property
+    def next_block(self) -> int:
+        """The number up to which is to be reserved next."""
+        return self.next_sequence + self._block
 
     def reserve(self, upto: int) -> None:
         """Postgres has reserved the numbers up to `upto`."""

@@ -231,8 +231,8 @@ DEFENCES: tuple[Defence, ...] = (
         "a log is opened again only by whom Postgres still calls its owner",
         [
             Edit(
-                "runner/publisher.py",
-                "            if outlet.needs_proof(self._limits.fresh_s, self._log.identity):\n",
+                "runner/sending.py",
+                "            if outlet.needs_proof(self._fresh_s, self._log.identity):\n",
                 "            if False:\n",
             )
         ],

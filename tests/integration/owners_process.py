@@ -39,7 +39,6 @@ LIMITS = PublisherLimits(
     window_s=0,
     archive_interval_s=1,
     away_interval_s=1,
-    sequence_block=BLOCK,
     buffer_bytes_max=1 << 20,
     fresh_s=0,  # leases end at once here
 )
@@ -150,15 +149,15 @@ class Process:
         return Owner(self, run, outlet, storing)
 
     async def archive(self) -> None:
-        await self.kit.publisher._archive_round()
+        await self.kit.publisher.archiver.round()
 
     async def send(self, rounds: int = 6) -> None:
         """What its loop does until there is nothing left to be sent."""
-        publisher = self.kit.publisher
+        sender = self.kit.publisher.sender
         for _ in range(rounds):
             async with asyncio.TaskGroup() as group:
-                publisher._group = group
-                await publisher._send_round()
+                sender._group = group
+                await sender.round()
 
 
 @dataclass(eq=False)

@@ -21,9 +21,10 @@ from common.errors import LeaseLost
 from common.events import Event
 from runner.checkpointer import FencedSaver
 from runner.gate import Gate
-from runner.outlet import NEVER, Declined, Outlet
+from runner.outlet import NEVER, Outlet
 from runner.publisher import Publisher, PublisherLimits
 from runner.sessions import Sessions
+from runner.settling import Declined
 from runner.steps import Steps
 from runner.writer import RunWriter
 from tests.support.claims import claimed_run, new_runner
@@ -33,7 +34,6 @@ LIMITS = PublisherLimits(
     window_s=0.002,
     archive_interval_s=0.05,
     away_interval_s=0.02,
-    sequence_block=50,
     buffer_bytes_max=20_000,
     fresh_s=5,
 )
@@ -53,7 +53,14 @@ class World:
         await self.log.connect()
         run = await claimed_run(self.db, self.runner_id, identity=self.log.identity, reserve=50)
         writer = RunWriter(
-            run.id, run.epoch, top=0, archived=0, next_sequence=1, reserved=50, batch_bytes_max=4000
+            run.id,
+            run.epoch,
+            top=0,
+            archived=0,
+            next_sequence=1,
+            reserved=50,
+            block=50,
+            batch_bytes_max=4000,
         )
         outlet = self.publisher.outlet(
             writer, generation=NEVER, on_lost=self.on_lost, noted=run.redis_identity
@@ -281,7 +288,7 @@ async def test_a_lost_state_leaves_no_outlet_behind(world: World) -> None:
         await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
     with pytest.raises(LeaseLost):
         await outlet.settle([Event("done")], ending(run), leaves=True)
-    assert outlet not in world.publisher._outlets
+    assert outlet not in world.publisher.outlets
     assert world.lost == 1
 
 
@@ -292,7 +299,7 @@ async def test_an_owner_that_has_forgotten_what_follows_opens_again(world: World
     await until(lambda: outlet.writer.archived == 3 and outlet.writer.sent == 3)
     outlet.emit(custom(3))
     outlet.writer.number()
-    world.publisher._opened(outlet, world.log.generation, "OPEN", 1)
+    world.publisher.sender._opened(outlet, world.log.generation, "OPEN", 1)
     assert world.lost == 0
     await until(lambda: outlet.writer.sent == 4)
     assert await world.sees(run) == [0, 1, 2, 3]
@@ -303,12 +310,12 @@ async def test_a_later_owner_without_redis_is_not_taken_for_the_first(world: Wor
     run, outlet = await world.outlet()
     outlet.emit(custom(0))
     await until(lambda: outlet.writer.sent == outlet.writer.archived == 1)
-    world.publisher.discard(outlet)
+    world.publisher.outlets.discard(outlet)
     async with world.db.begin() as conn:
         await conn.rows("DELETE FROM run_events WHERE run_id = $1", run.id)
         await conn.rows("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", run.id)
     writer = RunWriter(
-        run.id, 2, top=0, archived=0, next_sequence=51, reserved=99, batch_bytes_max=4000
+        run.id, 2, top=0, archived=0, next_sequence=51, reserved=99, block=50, batch_bytes_max=4000
     )
     second = world.publisher.outlet(writer, generation=NEVER, on_lost=world.on_lost)
     second.emit(custom(7))

@@ -18,11 +18,11 @@ from runner.writer import RunWriter
 @pytest.fixture
 def outlet() -> Outlet:
     """Of a publisher that does not run: nothing is sent or archived but by the test."""
-    limits = PublisherLimits(0.01, 1.0, 0.1, 50, 1000, 5.0)
+    limits = PublisherLimits(0.01, 1.0, 0.1, 1000, 5.0)
     database = Database("postgresql://127.0.0.1:1/none", application_name="test", pool_size=1)
     publisher = Publisher(database, LogConnection("redis://127.0.0.1:1"), limits)
     writer = RunWriter(
-        "run_1", 1, top=0, archived=0, next_sequence=1, reserved=50, batch_bytes_max=4000
+        "run_1", 1, top=0, archived=0, next_sequence=1, reserved=50, block=50, batch_bytes_max=4000
     )
     return publisher.outlet(writer, generation=NEVER, on_lost=lambda: None)
 

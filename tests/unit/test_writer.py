@@ -21,6 +21,7 @@ def writer(*, top: int = 0, next_sequence: int = 1, reserved: int = 1000) -> Run
         archived=top,
         next_sequence=next_sequence,
         reserved=reserved,
+        block=1000,
         batch_bytes_max=1000,
     )
 
