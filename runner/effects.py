@@ -32,41 +32,29 @@ catch it: the graph is stopped, and `guarded` does not return before it is cance
 """
 
 import asyncio
-import contextvars
-import inspect
-import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import CancelledError as CancelledInThread
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
-import orjson
-
-from common.db import effects
-from common.db.effects import CancelAsked
-from common.db.engine import Connection, Database
-from common.db.values import is_storable
-from common.errors import LeaseLost, Unavailable
+from common.db.effects import CancelAsked, Effect, Word
+from common.errors import LeaseLost
 from common.tracing import Tracing
 from runner.asking import Asking, Unknown
 from runner.authoring import effects as authoring
-from runner.authoring.effects import NotPerformed, OutcomeRefused, Performed, Verify
-from runner.effectcard import done, is_again, native_id
-from runner.guarding import counted
+from runner.authoring.effects import NotPerformed, Performed, Verify
+from runner.calling import called
+from runner.effectcard import done, is_again
+from runner.ledger import KEY_CHARS_MAX, Ledger, check_key, kept
 from runner.metrics import Metrics
 from runner.outcomes import Cancelled, Outcome
 
-KEY_CHARS_MAX: Final = 256
-OUTCOME_BYTES_MAX: Final = 256 * 1024
 GRACE_S: Final = 1.0  # less than runner.execution.CANCEL_GRACE_S
-_RETRY_S: Final = 0.2
 _LEAVING_S: Final = 10.0
-
-T = TypeVar("T")
 
 
 class _Ends(Exception):
@@ -100,9 +88,7 @@ class Effects:
 
     def __init__(
         self,
-        db: Database,
-        run_id: str,
-        epoch: int,
+        ledger: Ledger,
         *,
         may_start: Callable[[], bool],
         may_go_on: Callable[[], bool],
@@ -112,9 +98,7 @@ class Effects:
         metrics: Metrics | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self._db = db
-        self._run_id = run_id
-        self._epoch = epoch
+        self._ledger = ledger
         self._may_start = may_start
         self._may_go_on = may_go_on
         self._stop = stop
@@ -175,7 +159,7 @@ class Effects:
                 return await self._sheltered(call)
             except _Ends as end:
                 await self._leave(end.outcome)
-            except LeaseLost:  # of `effect_key`
+            except LeaseLost:  # of the ledger, or of `effect_key`
                 await self._leave(None)
 
     async def _hold(self, key: str) -> None:
@@ -207,7 +191,7 @@ class Effects:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("in an event loop of your own: call guarded_sync(…) in a thread")
         inside = authoring.outside.get(None)
-        if inside and inside.key == authoring.outside_key_of(self._run_id, key):
+        if inside and inside.key == authoring.outside_key_of(self._ledger.run_id, key):
             raise RuntimeError(f"the effect {key!r} waits for itself")
 
     async def _sheltered(self, call: _Call) -> Any:
@@ -238,7 +222,7 @@ class Effects:
         """Whoever would catch an exception of ours is cancelled instead."""
         self._stop(outcome)
         await asyncio.sleep(_LEAVING_S)
-        raise LeaseLost(self._run_id, self._epoch)
+        raise self._ledger.lost
 
     # the chain of one effect
 
@@ -246,44 +230,37 @@ class Effects:
         effect = await self._begin(call.key)
         if effect.outcome is not None:
             self._count("known")
-            return _kept(effect.outcome)
+            return kept(effect.outcome)
         if not self._is_ours(effect):
-            word = await self._word(call.key)
+            word = await self._ledger.word(call.key)
             if word is not None and (said := done(word.answer)) is not None:
                 return await self._believe(call.key, word, said.value)
             if isinstance(answer := await self._verdict(call), Performed):
                 self._count("verified")
-                return await self._complete(call.key, answer.value)
+                return await self._ledger.complete(call.key, answer.value)
             await self._take_over(call, effect, word, answer)
-        value = await self._complete(call.key, await self._started_once(call))
+        value = await self._ledger.complete(call.key, await self._started_once(call))
         self._count("performed")
         return value
 
     def _count(self, outcome: str) -> None:
         self._metrics.effects.labels(outcome).inc()
 
-    async def _begin(self, key: str) -> effects.Effect:
-        match await self._patiently(lambda c: effects.begin(c, self._run_id, self._epoch, key)):
-            case None:
-                raise _Ends(None)
-            case CancelAsked(reason):
-                raise _Ends(Cancelled(reason))
-            case effect:
-                return effect
+    async def _begin(self, key: str) -> Effect:
+        begun = await self._ledger.begin(key)
+        if isinstance(begun, CancelAsked):
+            raise _Ends(Cancelled(begun.reason))
+        return begun
 
-    async def _word(self, key: str) -> effects.Word | None:
-        asked = native_id(self._run_id, key)
-        return await self._patiently(lambda c: effects.word(c, self._run_id, asked))
-
-    def _is_ours(self, effect: effects.Effect) -> bool:
+    def _is_ours(self, effect: Effect) -> bool:
         """Written under this epoch, and nothing was started."""
-        return effect.epoch == self._epoch and effect.key not in self._started
+        return effect.epoch == self._ledger.epoch and effect.key not in self._started
 
     async def _verdict(self, call: _Call) -> authoring.Answer:
         if call.verify is None:
             return authoring.UNKNOWN
         with self._outside(call.key):
-            answer = await _called(call.verify)
+            answer = await called(call.verify)
         if not isinstance(answer, Performed | authoring.Verdict):
             raise TypeError("verify answers Performed(value), NOT_PERFORMED or UNKNOWN")
         return answer
@@ -291,21 +268,21 @@ class Effects:
     async def _take_over(
         self,
         call: _Call,
-        effect: effects.Effect,
-        word: effects.Word | None,
+        effect: Effect,
+        word: Word | None,
         answer: authoring.Verdict,
     ) -> None:
         """The intent becomes ours where it is known that this is right; else a person is asked."""
         if answer is authoring.NOT_PERFORMED:
-            await self._fenced(effects.take_over, call.key)
+            await self._ledger.take_over(call.key)
         elif word is None:
             await self._ask_person(call, effect)
         elif is_again(word.answer):
-            await self._follow(effects.repeat, call.key, word)
+            await self._ledger.repeat(call.key, word)
         else:  # a rejection: given up
             raise _Ends(Cancelled("rejected"))
 
-    async def _ask_person(self, call: _Call, effect: effects.Effect) -> NoReturn:
+    async def _ask_person(self, call: _Call, effect: Effect) -> NoReturn:
         """Does not go on; `settle` ends it."""
         work = asyncio.current_task()
         assert work is not None
@@ -319,30 +296,22 @@ class Effects:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
-    async def _believe(self, key: str, word: effects.Word, value: Any) -> Any:
+    async def _believe(self, key: str, word: Word, value: Any) -> Any:
         self._count("told")
-        await self._follow(effects.believe, key, word, value)
+        await self._ledger.believe(key, word, value)
         return value
-
-    async def _follow(
-        self, act: Callable[..., Awaitable[bool]], key: str, word: effects.Word, *more: Any
-    ) -> None:
-        async def followed(connection: Connection, run_id: str, epoch: int, key: str) -> bool:
-            return await act(connection, run_id, epoch, key, word.interrupt_id, *more)
-
-        await self._fenced(followed, key)
 
     async def _started_once(self, call: _Call) -> Any:
         """What `fn` returned. An exception of its own leaves the intent as it is."""
         try:
             with self._outside(call.key), self._span(call.key):
-                return await _called(call.fn, lambda: self._start(call))
+                return await called(call.fn, lambda: self._start(call))
         except _MayNotStart:
             if call.key not in self._started:
-                await self._take_back(call.key)
+                await self._ledger.try_to_forget(call.key)
             raise _Ends(None) from None
         except NotPerformed:
-            await self._fenced(effects.forget, call.key)
+            await self._ledger.forget(call.key)
             self._started.discard(call.key)
             raise
 
@@ -353,7 +322,7 @@ class Effects:
         self._started.add(call.key)
 
     def _outside(self, key: str) -> AbstractContextManager[None]:
-        return authoring.performing(self._run_id, key, self._check_held)
+        return authoring.performing(self._ledger.run_id, key, self._check_held)
 
     def _span(self, key: str) -> AbstractContextManager[object]:
         """Current in `fn`, so that what it calls outside can go on with the trace."""
@@ -362,110 +331,4 @@ class Effects:
 
     def _check_held(self) -> None:
         if not self._may_go_on():
-            raise LeaseLost(self._run_id, self._epoch)
-
-    async def _take_back(self, key: str) -> None:
-        """One try, and the fence decides: another owner may have the run already."""
-        with suppress(Unavailable):
-            async with self._db.connect() as connection:
-                await effects.forget(connection, self._run_id, self._epoch, key)
-
-    async def _complete(self, key: str, value: Any) -> Any:
-        kept, refused = as_json(value)
-
-        async def note(connection: Connection, run_id: str, epoch: int, key: str) -> bool:
-            return await effects.complete(connection, run_id, epoch, key, kept, refused=refused)
-
-        await self._fenced(note, key)
-        if refused is not None:
-            raise OutcomeRefused(refused)
-        return kept
-
-    async def _fenced(
-        self, act: Callable[[Connection, str, int, str], Awaitable[bool]], key: str
-    ) -> None:
-        if not await self._patiently(lambda c: act(c, self._run_id, self._epoch, key)):
-            raise _Ends(None)
-
-    async def _patiently(self, act: Callable[[Connection], Awaitable[T]]) -> T:
-        """Outlasts a Postgres that is away; the lease says for how long (`settle` ends it)."""
-        while True:
-            try:
-                async with self._db.connect() as connection:
-                    return await act(connection)
-            except Unavailable:
-                await asyncio.sleep(_RETRY_S)
-
-
-def check_key(key: str) -> None:
-    """Raises ValueError or TypeError before anything is done."""
-    if not isinstance(key, str):
-        raise TypeError("the key of an effect is a text")
-    if not 1 <= len(key) <= KEY_CHARS_MAX or not is_storable(key):
-        raise ValueError(f"the key of an effect has 1 to {KEY_CHARS_MAX} printable characters")
-
-
-def as_json(value: Any) -> tuple[Any, str | None]:
-    """The value as every later execution will see it, or why it cannot be kept."""
-    try:
-        json.dumps(value, allow_nan=False)
-        encoded = orjson.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        return None, f"a guarded effect has to return JSON: {str(error)[:200]}"
-    if len(encoded) > OUTCOME_BYTES_MAX:
-        return None, f"a guarded effect may return {OUTCOME_BYTES_MAX} bytes, not {len(encoded)}"
-    if b"\\u0000" in encoded:
-        return None, "a guarded effect returned a text with NUL, which cannot be stored"
-    return orjson.loads(encoded), None
-
-
-def _kept(outcome: dict[str, Any]) -> Any:
-    if "refused" in outcome:
-        raise OutcomeRefused(outcome["refused"])
-    return outcome["value"]
-
-
-async def _called(fn: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
-    """What `fn` gives: a coroutine function's on the loop, every other's in a thread of its own.
-    `check` comes right before each piece of user code, in its thread."""
-
-    def checked() -> Any:
-        check()
-        return fn()
-
-    on_loop = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(fn, "__call__", None)  # noqa: B004
-    )
-    made = checked() if on_loop else await _in_thread(checked)
-    if not inspect.isawaitable(made):
-        return made
-    if not on_loop:
-        _check_or_close(check, made)
-    return await made
-
-
-def _check_or_close(check: Callable[[], None], made: Any) -> None:
-    try:
-        check()
-    except _MayNotStart:
-        if inspect.iscoroutine(made):
-            made.close()
-        raise
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """A thread of its own: those of the loop may all be waiting for effects (`guarded_sync`), and a
-    call that never returns must not keep the process from exiting."""
-    future: Future[T] = Future()
-    call = counted(call)
-    context = contextvars.copy_context()
-
-    def root() -> None:
-        try:
-            future.set_result(context.run(call))
-        except BaseException as error:
-            with suppress(Exception):  # nobody waits any more
-                future.set_exception(error)
-
-    threading.Thread(target=root, name="effect", daemon=True).start()
-    return await asyncio.wrap_future(future)
+            raise self._ledger.lost

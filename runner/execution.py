@@ -36,6 +36,7 @@ from runner.gate import Gate
 from runner.graphstate import Discard, GraphState, nothing
 from runner.guarding import Work, enter_graph
 from runner.kit import Kit
+from runner.ledger import Ledger
 from runner.opening import open_outlet
 from runner.outcomes import Asked, Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.stopping import TIMED_OUT, Stop
@@ -301,7 +302,7 @@ class Execution:
                 stop.order(outcome)
 
         return Effects(
-            *(kit.db, run.id, run.epoch),
+            Ledger(kit.db, run.id, run.epoch),
             may_start=lambda: self._goes_on and kit.may_execute(),
             may_go_on=lambda: not stop.is_lost and kit.may_execute(),
             stop=stop_graph,

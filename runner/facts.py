@@ -32,11 +32,10 @@ from common.facts import STORED_BYTES_MAX, Rules, visible
 from common.masking import Masker
 from runner.authoring import context as authoring
 from runner.authoring.layers import Known
+from runner.patience import patiently
 from runner.steps import Steps, step_of
 
 T = TypeVar("T")
-
-_RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +214,10 @@ class Facts:
 
     async def recall(self) -> Known:
         run = self._run
-        found = await self._patiently(
-            lambda conn: conversations.find(conn, run.conversation_id, run.user_id)
+        found = await patiently(
+            self._db,
+            lambda conn: conversations.find(conn, run.conversation_id, run.user_id),
+            self._pause,
         )
         if found is None:
             return Known()
@@ -226,10 +227,12 @@ class Facts:
     async def keep(self, before: Known, summary: str, covers: str | None) -> None:
         """One that another branch has stored meanwhile stands; of a run that is lost, too."""
         run = self._run
-        await self._patiently(
+        await patiently(
+            self._db,
             lambda conn: conversations.set_summary(
                 conn, run.id, run.epoch, summary, covers, before.covers
-            )
+            ),
+            self._pause,
         )
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -238,16 +241,10 @@ class Facts:
             raise RuntimeError("in async code: await assemble(…) instead of assemble_sync(…)")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _patiently(self, act: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """Outlasts a Postgres that is away, as a checkpoint does."""
-        while True:
-            try:
-                async with self._db.connect() as connection:
-                    return await act(connection)
-            except Unavailable:
-                if self._stopped():
-                    raise
-                await asyncio.sleep(_RETRY_S)
+    async def _pause(self, seconds: float) -> None:
+        if self._stopped():
+            raise Unavailable("Postgres")
+        await asyncio.sleep(seconds)
 
 
 def namespace_of(metadata: Mapping[str, Any] | None) -> str:

@@ -5,15 +5,11 @@ from collections.abc import Awaitable, Callable
 from common.db import archive, runs
 from common.db.engine import Connection, Database
 from common.errors import LeaseLost, Unavailable
+from runner.patience import AGAIN_S, Pause, patiently
 from runner.writer import RunWriter
-
-_AGAIN_S = 0.2  # until Postgres is asked again
 
 Change = Callable[[Connection, int], Awaitable[None]]
 """Stores a state inside the transaction, given the last sequence. Raises LeaseLost or Declined."""
-
-Pause = Callable[[float], Awaitable[None]]
-"""Lets some seconds pass. Raises LeaseLost as soon as the run is lost."""
 
 
 class Declined(Exception):
@@ -22,7 +18,8 @@ class Declined(Exception):
 
 async def commit(db: Database, writer: RunWriter, change: Change, last: int, pause: Pause) -> None:
     """The state's transaction, tried until Postgres answers or the lease is lost. `last`: the last
-    number that `writer` has given the state's events. Raises LeaseLost or Declined.
+    number that `writer` has given the state's events; `pause` raises once the run is lost. Raises
+    LeaseLost or Declined.
     """
     unsure = False
     while True:
@@ -30,7 +27,7 @@ async def commit(db: Database, writer: RunWriter, change: Change, last: int, pau
             return await _commit_once(db, writer, change, last)
         except Unavailable:
             unsure = True
-            await pause(_AGAIN_S)
+            await pause(AGAIN_S)
         except LeaseLost:
             if unsure and await _has_committed(db, writer, last, pause):
                 return None
@@ -47,11 +44,5 @@ async def _commit_once(db: Database, writer: RunWriter, change: Change, last: in
 
 async def _has_committed(db: Database, writer: RunWriter, last: int, pause: Pause) -> bool:
     """Whether the answer to our commit was lost, not the commit: the row tells."""
-    while True:
-        try:
-            async with db.connect() as conn:
-                run = await runs.find(conn, writer.run_id)
-            break
-        except Unavailable:
-            await pause(_AGAIN_S)
+    run = await patiently(db, lambda conn: runs.find(conn, writer.run_id), pause)
     return run is not None and run.epoch == writer.epoch and run.last_sequence == last

@@ -21,6 +21,7 @@ from runner.durable import Durable
 from runner.kit import Kit
 from runner.outcomes import Asked, Cancelled, Failed, Finished, HandedOver, Outcome, Paused, Waiting
 from runner.outlet import Outlet
+from runner.patience import Act, patiently
 from runner.registry import Graph
 from runner.settling import Change, Declined
 from runner.telling import interrupt_event
@@ -257,14 +258,9 @@ class Storing:
         decided = [row.id for row in open_rows if row.status != "pending"]
         await interrupts.mark_told(conn, run.id, run.epoch, decided)
 
-    async def _patiently(self, read: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _patiently(self, read: Act[T]) -> T:
         """A read that outlasts a Postgres that is away, as settling does. Raises LeaseLost."""
-        while True:
-            try:
-                async with self._kit.db.connect() as conn:
-                    return await read(conn)
-            except Unavailable:
-                await self._outlet.wait_or_lost(0.2)
+        return await patiently(self._kit.db, read, self._outlet.wait_or_lost)
 
     async def _messages_so_far(self) -> list[NewMessage]:
         """What the thread and the clients have of a run that did not come to its end."""

@@ -586,7 +586,7 @@ DEFENCES: tuple[Defence, ...] = (
         [
             Edit(
                 EFFECTS,
-                "return effect.epoch == self._epoch and effect.key not in self._started",
+                "return effect.epoch == self._ledger.epoch and effect.key not in self._started",
                 "return True",
             )
         ],

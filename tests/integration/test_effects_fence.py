@@ -16,6 +16,7 @@ from runner.asking import Asking
 from runner.authoring import NOT_PERFORMED, Performed, effect_key
 from runner.effects import Effects
 from runner.gate import Gate
+from runner.ledger import Ledger
 from tests.support.rows import claim, runner, running_run
 
 
@@ -67,9 +68,7 @@ def owner(db: Database, run: ClaimedRun, may: Callable[[], bool] = lambda: True)
     stopped: list[Any] = []
     asking = Asking(Gate())
     effects = Effects(
-        db,
-        run.id,
-        run.epoch,
+        Ledger(db, run.id, run.epoch),
         may_start=lambda: not stopped and may(),
         may_go_on=may,
         stop=stopped.append,

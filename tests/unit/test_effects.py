@@ -20,7 +20,7 @@ from runner.asking import Unknown
 from runner.authoring import effect_key, guarded, guarded_sync, rehearsal
 from runner.authoring.effects import outside_key_of
 from runner.effectcard import Done, done, is_again, native_id, question
-from runner.effects import KEY_CHARS_MAX, OUTCOME_BYTES_MAX, as_json, check_key
+from runner.ledger import KEY_CHARS_MAX, OUTCOME_BYTES_MAX, as_json, check_key
 
 
 @pytest.mark.parametrize("value", [None, 1, "数", [1, {"a": None}], {"x": 1.5}, True])
