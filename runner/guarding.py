@@ -103,8 +103,12 @@ class Threads(ThreadPoolExecutor):
 
 def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> "asyncio.Task[Any]":
     """For `loop.set_task_factory` of a runner."""
-    guarded = coro if _work.get() is None else _exits_are_errors(coro)
-    return asyncio.Task(guarded, loop=loop, **options)
+    if _work.get() is None:
+        return asyncio.Task(coro, loop=loop, **options)
+    task = asyncio.Task(_exits_are_errors(coro), loop=loop, **options)
+    # one that is cancelled before it begins never comes to `coro`, which would be warned of
+    task.add_done_callback(lambda _: coro.close())
+    return task
 
 
 async def _exits_are_errors(coro: Coroutine[Any, Any, Any]) -> Any:

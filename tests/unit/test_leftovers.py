@@ -1,11 +1,12 @@
 """Code that goes on after its run: when it counts as stuck."""
 
 import asyncio
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from runner.ending import BEAT_INTERVAL_S, LoopWatch
-from runner.guarding import Threads, Work, enter_graph, outside_graph
+from runner.guarding import Threads, Work, enter_graph, outside_graph, task_factory
 from runner.leftovers import Leftovers
 
 
@@ -80,6 +81,18 @@ async def test_our_calls_do_not_wait_for_threads_of_nodes() -> None:
 
     async with asyncio.timeout(10):
         await asyncio.create_task(node())
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_warning() -> None:
+    """Its coroutine "was never awaited": a lost run cancels many such tasks."""
+    asyncio.get_running_loop().set_task_factory(task_factory)
+    enter_graph(Work())
+    node = _for_ever()
+    task = asyncio.create_task(node)
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.sleep(0)
+    assert inspect.getcoroutinestate(node) == inspect.CORO_CLOSED
 
 
 def test_threads_are_what_asyncio_takes_for_an_executor() -> None:
