@@ -176,7 +176,7 @@ WITH ended AS (
      WHERE {_HELD} AND (NOT rollback OR :status = 'cancelled')
     RETURNING id, conversation_id, followed, rollback),
 closed AS (
-    UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
+    UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp(), told = true
      WHERE run_id = (SELECT id FROM ended) AND status = 'pending'),
 touched AS (
     UPDATE conversations SET updated_at = clock_timestamp()

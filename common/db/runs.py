@@ -268,8 +268,8 @@ async def finish(
     """Ends a held run: completed (message_id, output), failed (error), cancelled (cancel_reason).
 
     None: fenced; or the run is held, to be rolled back, and may only be cancelled. In a transaction
-    with the archive of the terminal event. Interrupts that are still pending are cancelled with it;
-    their `interrupt_resolved` should be in the log before.
+    with the archive of the terminal event. Interrupts that are still pending are cancelled with it,
+    and count as told: their `interrupt_resolved` stands before that event.
     """
     row = await run_sql.FINISH.row(
         connection,

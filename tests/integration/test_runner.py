@@ -454,6 +454,7 @@ async def test_questions_that_are_open_when_a_run_fails_are_closed_in_its_log(
         if e["type"] == "interrupt_resolved"
     }
     assert resolved == {one.id: "resolved", two.id: "cancelled"}
+    assert all(row.told for row in await world.interrupts(run_id))
 
 
 @pytest.mark.parametrize(
