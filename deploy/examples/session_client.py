@@ -4,7 +4,9 @@
     python deploy/examples/session_client.py --user ada
 
 The client keeps nothing. Whatever it did when it was stopped, the session tells at the next start
-what there is to do: wait while it runs, answer its question, or read the last answer.
+what there is to do: wait while it runs, answer its question, or read the last answer. Where nothing
+answers it tries again for half a minute. Then, and for what trying again does not heal (a token
+that is refused, another server), it says so in one line and ends with status 1.
 """
 
 import argparse
@@ -13,10 +15,18 @@ import os
 import time
 import uuid
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
 Json = dict[str, Any]
+LATER = (429, 502, 503, 504)
+ATTEMPTS_MAX = 12
+PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 4.0
+
+
+class Hopeless(Exception):
+    """Trying again does not heal it; one line for the person."""
 
 
 class Agent:
@@ -24,34 +34,55 @@ class Agent:
 
     def __init__(self, http: httpx.Client, user: str) -> None:
         self._http = http
-        self._session = f"/agent/session/{user}"
+        self._session = f"/agent/session/{quote(user, safe='')}"
 
     def session(self, wait_s: float) -> Json:
         """As it is now, or as soon as it does not run any more."""
-        response = self._call("GET", self._session, params={"wait_s": wait_s})
+        status, found = self._call("GET", self._session, params={"wait_s": wait_s})
         nothing: Json = {"status": "idle", "last_response": None}
-        return nothing if response.status_code == 404 else _read(response)
+        return nothing if status == 404 else found
 
     def post(self, path: str, body: Json) -> Json | None:
         """None: taken. Else why it is refused."""
         key = {"Idempotency-Key": uuid.uuid4().hex}
-        response = self._call("POST", path, json={**body, "mode": "async"}, headers=key)
-        return None if response.is_success else _read(response, refusals=True)
+        status, found = self._call("POST", path, json={**body, "mode": "async"}, headers=key)
+        return None if status < 400 else found
 
     def end(self) -> None:
         self._call("DELETE", self._session)
 
-    def _call(self, method: str, path: str, **what: Any) -> httpx.Response:
-        while True:
+    def _call(self, method: str, path: str, **what: Any) -> tuple[int, Json]:
+        """Status and body of an answer, or of a refusal that a person can do something about."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 response = self._http.request(method, path, **what)
-                if response.status_code not in (429, 502, 503, 504):
-                    return response
+                if response.status_code not in LATER:
+                    return response.status_code, self._read(response)
                 cause = f"the server answers {response.status_code}"
+            except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+                raise Hopeless(f"{self._http.base_url} is no address: {error}") from None
             except httpx.TransportError as error:
-                cause = type(error).__name__
-            print(f"({cause}; trying again)", flush=True)
-            time.sleep(1)
+                cause = f"{self._http.base_url} does not answer: {type(error).__name__}"
+            if attempt < ATTEMPTS_MAX:
+                print(f"({cause}; trying again)", flush=True)
+                time.sleep(min(PAUSE_MAX_S, PAUSE_MIN_S * 2 ** (attempt - 1)))
+        raise Hopeless(f"{cause}; given up after {ATTEMPTS_MAX} attempts")
+
+    def _read(self, response: httpx.Response) -> Json:
+        try:
+            body = response.json() if response.content else {}
+        except ValueError:
+            body = None
+        if not isinstance(body, dict) or (response.is_error and "code" not in body):
+            raise Hopeless(f"{self._http.base_url} is no Steadyrun: {response.status_code}")
+        why = f"{body.get('detail')} ({body.get('code')})"
+        if response.status_code == 401:
+            raise Hopeless(f"the token is refused: {why}; set STEADYRUN_TOKEN anew")
+        if response.status_code == 403 and response.request.method == "GET":
+            raise Hopeless(f"the token is another user's: {why}")
+        if response.status_code >= 500:
+            raise Hopeless(f"the server fails: {why}")
+        return body
 
 
 def talk(agent: Agent) -> None:
@@ -124,24 +155,22 @@ def typed(text: str) -> Any:
         return text
 
 
-def _read(response: httpx.Response, *, refusals: bool = False) -> Json:
-    if response.is_success or (refusals and response.status_code not in (401, 500)):
-        found: Json = response.json()
-        return found
-    raise SystemExit(f"{response.status_code}: {response.text}")
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description="Talks to an agent over the session facade.")
     options.add_argument("--user", required=True)
     options.add_argument("--url", default=os.environ.get("STEADYRUN_URL", "http://127.0.0.1:8080"))
     given = options.parse_args()
-    headers = {"Authorization": f"Bearer {os.environ['STEADYRUN_TOKEN']}"}
-    with httpx.Client(base_url=given.url, headers=headers, timeout=40) as http:
-        try:
+    token = os.environ.get("STEADYRUN_TOKEN", "")
+    if not token or not token.isascii() or not token.isprintable():
+        options.error("STEADYRUN_TOKEN must hold a token: `steadyrun token --user …` prints one")
+    try:
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=given.url, headers=headers, timeout=40) as http:
             talk(Agent(http, given.user))
-        except (KeyboardInterrupt, EOFError):
-            print("\nleft; the session goes on", flush=True)
+    except (KeyboardInterrupt, EOFError):
+        print("\nleft; the session goes on", flush=True)
+    except (Hopeless, httpx.InvalidURL) as error:
+        raise SystemExit(f"session_client: {error}") from None
 
 
 if __name__ == "__main__":
