@@ -155,7 +155,9 @@ class GatewaySettings(Settings):
         " for load balancers that have to ask first",
     )
     drain_window_s: Seconds = Field(
-        5, description="SIGTERM: streams are aborted one after the other over this time"
+        5,
+        description="SIGTERM: streams are aborted one after the other over this time; a second"
+        " signal aborts them at once",
     )
     sync_wait_s: Seconds = Field(
         600,
@@ -228,7 +230,9 @@ class RunnerSettings(Settings):
         None, ge=1, le=65_535, description="port of the runner's /metrics; unset: none is opened"
     )
     drain_timeout_s: Seconds = Field(
-        8, description="SIGTERM: how long runs may take to reach a step boundary"
+        8,
+        description="SIGTERM: how long runs may take to reach a step boundary; a second signal"
+        " waits for none",
     )
     events_retention_s: Seconds | None = Field(
         None,

@@ -103,6 +103,8 @@ class DrainingServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if self._signals > 1:  # before there was anything to hurry
+            self._drain.hurry()
         await self._drain.announce()
         draining = asyncio.create_task(self._drain.run())
         await super().shutdown(sockets)

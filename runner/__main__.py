@@ -36,10 +36,13 @@ def main() -> int:
 
 
 async def _serve_until_signalled(settings: RunnerSettings, traced: Tracing) -> int:
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def drain() -> None:
+        """The first signal asks for it, each further one hurries it."""
+        if stop.is_set():
+            hurry.set()
         stop.set()
         end_within(2 * settings.drain_timeout_s + HAND_OVER_LIMIT_S + DRAIN_SLACK_S, 1)
 
@@ -48,7 +51,7 @@ async def _serve_until_signalled(settings: RunnerSettings, traced: Tracing) -> i
     beating = asyncio.create_task(_beat(settings))
     status = 1
     try:
-        stuck = await serve(settings, stop, tracing=traced)
+        stuck = await serve(settings, stop, tracing=traced, hurry=hurry)
         status = 0 if stuck is None else _failed(f"code of run {stuck} does not end; it ends here")
     finally:
         beating.cancel()

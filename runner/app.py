@@ -35,6 +35,7 @@ from runner.expirer import Expirer
 from runner.guarding import Threads, task_factory
 from runner.kit import Kit
 from runner.lease import Lease
+from runner.leaving import Leaving, unless
 from runner.leftovers import Leftovers
 from runner.metrics import Metrics, served
 from runner.publisher import Publisher, PublisherLimits
@@ -57,35 +58,38 @@ async def serve(
     stop: asyncio.Event,
     metrics: Metrics | None = None,
     tracing: Tracing | None = None,
+    hurry: asyncio.Event | None = None,
 ) -> str | None:
     """Until `stop` is set, or code of a run does not end: then the process must (it is the run
-    that this answers). Raises Misconfigured, or Unavailable if a server is missing at start."""
+    that this answers). Once `hurry` is set the drain waits for no step boundary. Raises
+    Misconfigured, or Unavailable if a server is missing at start."""
     loop = asyncio.get_running_loop()
     loop.set_task_factory(task_factory)
     loop.set_default_executor(Threads(max(THREADS_MIN, 4 * settings.runner_concurrency)))
     registry = Registry.load(settings.graphs)
     await registry.prepare()
-    if not await _unless(
+    if not await unless(
         stop, when_available(lambda: _check_servers(settings), settings.start_patience_s)
     ):
         return None
     metrics = metrics or Metrics()
     with served(metrics, settings.metrics_host, settings.metrics_port):
-        return await _live_until_stuck(settings, registry, stop, metrics, tracing or Tracing())
+        leaving = Leaving(stop, hurry or asyncio.Event())
+        return await _live_until_stuck(settings, registry, leaving, metrics, tracing or Tracing())
 
 
 async def _live_until_stuck(
     settings: RunnerSettings,
     registry: Registry,
-    stop: asyncio.Event,
+    leaving: Leaving,
     metrics: Metrics,
     tracing: Tracing,
 ) -> str | None:
     leftovers = Leftovers(settings.stuck_patience_s)
     watching = asyncio.create_task(leftovers.watch())
-    watching.add_done_callback(lambda _: stop.set())
+    watching.add_done_callback(lambda _: leaving.stop.set())
     try:
-        await _live_on(settings, registry, leftovers, stop, metrics, tracing)
+        await _live_on(settings, registry, leftovers, leaving, metrics, tracing)
         return watching.result() if watching.done() else None
     finally:
         watching.cancel()
@@ -95,31 +99,17 @@ async def _live_on(
     settings: RunnerSettings,
     registry: Registry,
     leftovers: Leftovers,
-    stop: asyncio.Event,
+    leaving: Leaving,
     metrics: Metrics,
     tracing: Tracing,
 ) -> None:
     last_look = LastLook()
-    while not stop.is_set():
+    while not leaving.stop.is_set():
         try:
-            await _Life(settings, registry, leftovers, stop, last_look, metrics, tracing).live()
+            await _Life(settings, registry, leftovers, leaving, last_look, metrics, tracing).live()
         except Unavailable as error:
             log.warning("life_ended", what=error.what)
-            await _unless(stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
-
-
-async def _unless(stop: asyncio.Event, act: Coroutine[Any, Any, None]) -> bool:
-    """`act`, given up when `stop` is set; whether it was done."""
-    acting, stopped = asyncio.create_task(act), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({acting, stopped}, return_when="FIRST_COMPLETED")
-        if acting.done():
-            acting.result()
-        return acting.done()
-    finally:
-        for task in (acting, stopped):
-            task.cancel()
-        await asyncio.wait({acting, stopped})
+            await unless(leaving.stop, asyncio.sleep(NEW_LIFE_PAUSE_S))
 
 
 async def _check_servers(settings: RunnerSettings) -> None:
@@ -145,7 +135,7 @@ class _Life:
         settings: RunnerSettings,
         registry: Registry,
         leftovers: Leftovers,
-        stop: asyncio.Event,
+        leaving: Leaving,
         last_look: LastLook,
         metrics: Metrics,
         tracing: Tracing,
@@ -155,7 +145,7 @@ class _Life:
         self._settings = settings
         self._registry = registry
         self._leftovers = leftovers
-        self._stop = stop
+        self._leaving = leaving
         self._id = new_id("rnr")
         self._over = asyncio.Event()
 
@@ -295,7 +285,9 @@ class _Life:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_root(loop)) for loop in loops]
-                ends = [group.create_task(event.wait()) for event in (self._stop, self._over)]
+                ends = [
+                    group.create_task(event.wait()) for event in (self._leaving.stop, self._over)
+                ]
                 await asyncio.wait(ends, return_when="FIRST_COMPLETED")
                 if not self._over.is_set():
                     await self._drain()
@@ -310,7 +302,7 @@ class _Life:
         log.info("draining", executing=self._worker.executing)
         for step in (
             self._note_drain,
-            lambda: self._worker.drain(self._settings.drain_timeout_s),
+            lambda: self._worker.drain(self._settings.drain_timeout_s, self._leaving.hurry),
             self._publisher.flush,
         ):
             try:

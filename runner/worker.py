@@ -18,6 +18,7 @@ from common.errors import Unavailable
 from common.runs import CancelReason
 from runner.execution import Execution
 from runner.kit import Kit
+from runner.leaving import unless
 
 log = structlog.get_logger(__name__)
 
@@ -85,15 +86,16 @@ class Worker:
         for slot in self._slots.values():
             slot.execution.lose()
 
-    async def drain(self, timeout_s: float) -> None:
-        """Claim nothing more; hand every run over, at a step boundary if it comes in time."""
+    async def drain(self, timeout_s: float, hurry: asyncio.Event) -> None:
+        """Claim nothing more; hand every run over, at a step boundary if it comes in time and
+        before `hurry` is set."""
         self._draining = True
         self._wake.set()
         self._freed.set()
         await asyncio.wait({self._claiming}, timeout=timeout_s)  # a claim may be under way
         for slot in self._slots.values():
             slot.execution.drain()
-        await self._wait_until_idle(timeout_s)
+        await unless(hurry, self._wait_until_idle(timeout_s))
         for slot in self._slots.values():
             slot.execution.hand_over()
         await self._wait_until_idle(HAND_OVER_LIMIT_S)

@@ -7,13 +7,16 @@ import random
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
 
+from tests.integration.test_runner import World, is_at_work
 from tests.support.api import Api
 from tests.support.cluster import Cluster
+from tests.support.runner_process import runner_process
 from tests.support.until import until
 from tests.support.watching import Crowd, assert_exact, assert_retryable, outline, reasons
 
@@ -78,6 +81,34 @@ async def test_a_runner_hands_over_at_a_step_boundary(
         assert told == [{"leg": leg, "n": n} for leg in range(LEGS) for n in range(EVENTS)]
     await until(lambda: ended_well(cluster, name, before + 1), within_s=30)
     cluster.until_replaced(name, pid)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", range(ROUNDS))
+async def test_a_second_signal_hands_over_what_is_in_the_middle_of_a_step(
+    folder: Path, database_url: str, redis_url: str, redis_prefix: str, number: int
+) -> None:
+    """The step ends when a file is there, so no boundary comes by itself; the time for one is
+    longer than this test may take."""
+    world = World.at(database_url, redis_url, redis_prefix)
+    done = folder / "done"
+    place = (folder, database_url, redis_url, redis_prefix)
+    async with runner_process(*place, drain_timeout_s=600) as first:
+        run_id = await world.start("work", json.dumps({"until": str(done)}))
+        await until(lambda: is_at_work(world, run_id), within_s=30)
+        first.signal(signal.SIGTERM)
+        await until(lambda: "draining" in first.said, within_s=30)
+        first.signal(signal.SIGTERM if number % 2 else signal.SIGINT)
+        assert await first.ended() == 0
+    run = await world.find(run_id)
+    assert (run.status, run.attempts) == ("queued", 0)
+    async with runner_process(*place):
+        done.touch()
+        await world.until_status(run_id, "completed")
+    events = await world.events(run_id)
+    assert reasons(events) == ["handover"]
+    assert [e["sequence"] for e in events] == list(range(1, len(events) + 1))
+    await world.db.aclose()
 
 
 async def is_ready(api: Api) -> bool:

@@ -32,6 +32,19 @@ class World:
     db: Database
     settings: RunnerSettings
 
+    @classmethod
+    def at(cls, database_url: str, redis_url: str, redis_prefix: str) -> "World":
+        settings = RunnerSettings(
+            DATABASE_URL=database_url,
+            REDIS_URL=redis_url,
+            redis_prefix=redis_prefix,
+            graphs=GRAPHS,
+            claim_poll_s=0.05,
+            archive_interval_s=0.1,
+            drain_timeout_s=3,
+        )
+        return cls(Database(database_url, application_name="test", pool_size=3), settings)
+
     async def start(self, graph: str, content: str = "{}", **fields: Any) -> str:
         given = {"content": content, **fields}
         async with self.db.begin() as conn:
@@ -77,30 +90,28 @@ class World:
 
 @pytest.fixture
 async def world(database_url: str, redis_url: str, redis_prefix: str) -> AsyncIterator[World]:
-    settings = RunnerSettings(
-        DATABASE_URL=database_url,
-        REDIS_URL=redis_url,
-        redis_prefix=redis_prefix,
-        graphs=GRAPHS,
-        claim_poll_s=0.05,
-        archive_interval_s=0.1,
-        drain_timeout_s=3,
-    )
-    db = Database(database_url, application_name="test", pool_size=3)
-    yield World(db, settings)
-    await db.aclose()
+    made = World.at(database_url, redis_url, redis_prefix)
+    yield made
+    await made.db.aclose()
 
 
 class Serving:
     """A runner as a task; `stop` drains it."""
 
     def __init__(self, settings: RunnerSettings) -> None:
-        self._stop = asyncio.Event()
-        self._task = asyncio.create_task(serve(settings, self._stop))
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._task = asyncio.create_task(serve(settings, self._stop, hurry=self._hurry))
+
+    def ask_to_stop(self) -> None:
+        self._stop.set()
 
     async def stop(self) -> None:
         self._stop.set()
         await self._task
+
+    async def stop_in_a_hurry(self) -> None:
+        self._hurry.set()
+        await self.stop()
 
 
 @pytest.fixture
@@ -254,6 +265,36 @@ async def test_a_drain_hands_runs_over_and_another_runner_ends_them(world: World
     assert folded(events) == list(range(60))
 
 
+async def test_a_drain_in_a_hurry_waits_for_no_step_boundary(world: World, tmp_path: Path) -> None:
+    """Nothing is lost or charged by it."""
+    patient = world.settings.model_copy(update={"drain_timeout_s": 600})
+    first, done = Serving(patient), tmp_path / "done"
+    run_id = await world.start("work", json.dumps({"until": str(done)}))
+    await until(lambda: is_at_work(world, run_id), within_s=20)
+    first.ask_to_stop()
+    await until(lambda: _drains(world), within_s=20)
+    assert (await world.find(run_id)).status == "running"
+    await asyncio.wait_for(first.stop_in_a_hurry(), 60)
+    run = await world.find(run_id)
+    assert (run.status, run.attempts, run.runner_id) == ("queued", 0, None)
+    done.touch()
+    second = Serving(world.settings)
+    await world.until_status(run_id, "completed")
+    await second.stop()
+    events = await world.events(run_id)
+    assert [e["sequence"] for e in events] == list(range(1, len(events) + 1))
+    assert [e["reason"] for e in events if e["type"] == "run_resumed"] == ["handover"]
+
+
+async def is_at_work(world: World, run_id: str) -> bool:
+    return "custom" in types(await world.events(run_id))
+
+
+async def _drains(world: World) -> bool:
+    async with world.db.connect() as conn:
+        return any(runner.draining for runner in await runners.list_all(conn))
+
+
 async def test_an_answer_that_died_with_its_runner_is_sent_again_by_the_next(
     world: World, tmp_path: Path
 ) -> None:
@@ -264,11 +305,7 @@ async def test_an_answer_that_died_with_its_runner_is_sent_again_by_the_next(
     await world.until_status(run_id, "interrupted")
     [question] = await world.interrupts(run_id)
     await world.decide(run_id, question, "so be it")
-
-    async def is_at_work() -> bool:
-        return "custom" in types(await world.events(run_id))
-
-    await until(is_at_work, within_s=20)
+    await until(lambda: is_at_work(world, run_id), within_s=20)
     await first.stop()
     assert (await world.find(run_id)).status == "queued"
     done.touch()

@@ -82,12 +82,22 @@ ask = StateGraph(Text).add_node("ask", _question("one")).add_edge(START, "ask").
 async def _ask_and_work(state: Text) -> Text:
     """Works on what was answered, for as long as a file is not there."""
     answer = interrupt({"question": "one"})
-    get_stream_writer()({"working": answer})
-    while not Path(_asked(state)["until"]).exists():  # noqa: ASYNC240
-        await asyncio.sleep(0.02)
+    await _work(state, answer)
     return {"said": [answer]}
 
 
+async def _work(state: Text, answer: Any = None) -> Text:
+    get_stream_writer()({"working": answer})
+    while not Path(_asked(state)["until"]).exists():  # noqa: ASYNC240
+        await asyncio.sleep(0.02)
+    return {"said": ["done"]}
+
+
+async def _only_work(state: Text) -> Text:
+    return await _work(state)
+
+
+work = StateGraph(Text).add_node("work", _only_work).add_edge(START, "work").compile()
 ask_and_work = StateGraph(Text).add_node("ask", _ask_and_work).add_edge(START, "ask").compile()
 
 _both = StateGraph(Text)
