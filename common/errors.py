@@ -4,6 +4,7 @@
     ├── LeaseLost       a newer epoch owns the run, or it is not running any more: stop at once
     ├── Unavailable     Postgres or Redis cannot be reached now; trying again later is right
     ├── Misconfigured   settings or a graph file are wrong; one line for a person, exit status 1
+    │   └── Unusable    an argument or a setting that nobody can mean; exit status 2
     └── Refused         a request that the rules do not allow, with a code of contract §4
 
 Errors of drivers are translated once, where they arise (common/db, common/bus).
@@ -58,6 +59,14 @@ class Unavailable(SteadyrunError):
 
 class Misconfigured(SteadyrunError):
     """The message is one line that names the cause and what to do."""
+
+
+class Unusable(Misconfigured):
+    """The process ends with status 2 and this line, before it has done anything."""
+
+
+def exit_status(error: SteadyrunError) -> int:
+    return 2 if isinstance(error, Unusable) else 1
 
 
 class Refused(SteadyrunError):

@@ -6,12 +6,10 @@ these names. The README's table is made from this file, so each field says what 
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-
-from common.errors import Misconfigured
 
 DEMO_PERMISSIONS = ("ops.view", "ops.restart")
 """What a demo token gives, and `chat` on the machine of a running `up`."""
@@ -252,31 +250,3 @@ class RunnerSettings(Settings):
     tool_payload_bytes_max: int = Field(4096, ge=64, description="tool inputs and summaries shown")
     custom_payload_bytes_max: int = Field(32 << 10, ge=64, description="`custom` data shown")
     output_bytes_max: int = Field(64 << 10, ge=64, description="`output` of a run shown")
-
-
-AnySettings = TypeVar("AnySettings", bound=Settings)
-
-
-def load(kind: type[AnySettings]) -> AnySettings:
-    """The settings of the environment; raises Misconfigured with one line naming each variable."""
-    try:
-        return kind()
-    except ValidationError as error:
-        raise Misconfigured("; ".join(_causes(error))) from error
-
-
-def _causes(error: ValidationError) -> list[str]:
-    """One cause a variable, without its value: it may be a secret."""
-    return [
-        f"{_variable(str(part['loc'][0]))}: {_cause(part['type'], part['msg'])}"
-        for part in error.errors(include_input=False, include_url=False)
-    ]
-
-
-def _cause(kind: str, message: str) -> str:
-    return "must be set" if kind == "missing" else message.removeprefix("Value error, ")
-
-
-def _variable(name: str) -> str:
-    name = name.upper()
-    return name if name in ("DATABASE_URL", "REDIS_URL") else f"STEADYRUN_{name}"

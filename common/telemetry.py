@@ -5,13 +5,14 @@ Lines of a request or a run that is traced carry its `trace_id` (common/tracing)
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import structlog
 
 from common import tracing
 from common.masking import Masker
+from common.variables import Unknown
 
 _QUIET = ("psycopg.pool", "httpx", "httpcore", "asyncio", "uvicorn.access")
 
@@ -48,6 +49,13 @@ def configure(level: str, masker: Masker, *, process: str) -> None:
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def warn_of(unknown: Iterable[Unknown]) -> None:
+    """Variables that this version does not know; a newer one may, so they are no error."""
+    log = structlog.get_logger(__name__)
+    for one in unknown:
+        log.warning("unknown_setting", variable=one.name, nearest=one.nearest)
 
 
 def _traced(logger: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

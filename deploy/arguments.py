@@ -2,11 +2,7 @@
 
 import httpx
 
-from common.errors import Misconfigured
-
-
-class Unusable(Misconfigured):
-    """The command ends with status 2 and this line, before it has done anything."""
+from common.errors import Unusable
 
 
 def address(url: str, name: str = "--url") -> str:

@@ -43,7 +43,7 @@ def chat(
     *,
     state: Path = Path(".steadyrun"),
     graph: str | None = None,
-    out: TextIO = sys.stdout,
+    out: TextIO | None = None,
     ask: Ask | None = None,
     connect: Connect = _connect,
 ) -> int:
@@ -55,6 +55,7 @@ def chat(
     Without `text` the conversation's active run is joined. Raises SteadyrunError with a line for
     the person.
     """
+    out = out or sys.stdout
     paper = Paper(out, styled=out.isatty() and "NO_COLOR" not in os.environ)
     body = _body(text, conversation, graph)
     at, signed = url or _find_url(state), token or _find_token(state, user)

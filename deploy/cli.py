@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from typer import TyperException
 
-from common.errors import Misconfigured, SteadyrunError
-from deploy.arguments import Unusable, address
+from common.errors import Misconfigured, SteadyrunError, Unusable
+from deploy.arguments import address
 from deploy.arguments import user as somebody
 
 CTRL_C = 130  # what typer makes of KeyboardInterrupt
@@ -46,6 +46,17 @@ def status_of(command: Callable[[], object]) -> int:
     except (SteadyrunError, OSError) as error:
         return _complain(str(error))
     return status if isinstance(status, int) and status != CTRL_C else 0
+
+
+@cli.callback()
+def begin(context: typer.Context) -> None:
+    """Names what is misspelt in the environment; gateway and runner do so by themselves."""
+    if context.invoked_subcommand in ("gateway", "runner") or "--help" in sys.argv:
+        return
+    from common.environment import unknown_variables
+
+    for one in unknown_variables():
+        print(f"steadyrun: {one} It is ignored.", file=sys.stderr)
 
 
 @cli.command()

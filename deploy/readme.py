@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from common.environment import variable
 from common.metrics import Described
 from common.settings import GatewaySettings, RunnerSettings, Settings
 from gateway.metrics import Metrics as GatewayMetrics
@@ -61,11 +62,6 @@ def _rows(kind: type[Settings], inherited: set[str]) -> Iterator[str]:
     for name, field in kind.model_fields.items():
         if name not in inherited:
             yield f"| `{variable(name)}` | {_default(field)} | {field.description} |"
-
-
-def variable(name: str) -> str:
-    plain = name.upper()
-    return plain if plain in ("DATABASE_URL", "REDIS_URL") else f"STEADYRUN_{plain}"
 
 
 def _default(field: FieldInfo) -> str:

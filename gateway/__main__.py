@@ -2,22 +2,25 @@
 
 import sys
 
-from common.errors import Misconfigured, SteadyrunError
-from common.settings import GatewaySettings, load
+from common.environment import load, unknown_variables
+from common.errors import Misconfigured, SteadyrunError, exit_status
+from common.settings import GatewaySettings
+from common.variables import Unknown
 
 
 def main() -> int:
-    """0 after SIGTERM or Ctrl-C, 1 with one line on standard error when it cannot start."""
+    """0 after SIGTERM or Ctrl-C; with one line on standard error 2 where a setting cannot be meant,
+    1 when it cannot start."""
     try:
-        settings = load(GatewaySettings)
-        _run(settings)
+        unknown = unknown_variables()
+        _run(load(GatewaySettings), unknown)
     except SteadyrunError as error:
         print(f"steadyrun gateway: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return exit_status(error)
     return 0
 
 
-def _run(settings: GatewaySettings) -> None:
+def _run(settings: GatewaySettings, unknown: list[Unknown]) -> None:
     """Imported late: wrong settings are told of at once."""
     import uvloop
 
@@ -28,9 +31,11 @@ def _run(settings: GatewaySettings) -> None:
     from gateway.app import create_app
 
     telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="gateway")
+    telemetry.warn_of(unknown)
     graphs = parse(settings.graphs)
     graphs.apply_env()
     app = create_app(settings, graphs, tracing(settings.traces_url, "gateway"))
+    app.state.gateway.metrics.unknown_settings.set(len(unknown))
     uvloop.run(_serve(app, settings))
 
 

@@ -72,6 +72,10 @@ class Metrics(Meters):
             FAST_S,
             *("method", "route", "status"),
         )
+        self.unknown_settings = self.gauge(
+            "gateway_unknown_settings",
+            "variables of the environment that this version does not know",
+        )
         self.server_up = self.gauge(
             "gateway_server_up", "1 while the server answers this gateway", "server"
         )

@@ -9,12 +9,14 @@ from typing import Final
 import uvloop
 
 from common import telemetry
-from common.errors import SteadyrunError
+from common.environment import load, unknown_variables
+from common.errors import SteadyrunError, exit_status
 from common.masking import Masker
-from common.settings import RunnerSettings, load
+from common.settings import RunnerSettings
 from common.tracing import Tracing, tracing
 from runner.app import serve
 from runner.ending import BEAT_INTERVAL_S, LoopWatch, end_within
+from runner.metrics import Metrics
 from runner.worker import HAND_OVER_LIMIT_S
 
 EXIT_LIMIT_S: Final = 2.0
@@ -24,18 +26,24 @@ STALL_SLACK_S: Final = 3.0
 
 
 def main() -> int:
-    """0 after SIGTERM or Ctrl-C; 1 with one line on standard error when it cannot start, or when
-    user code in it does not end."""
+    """0 after SIGTERM or Ctrl-C; with one line on standard error 2 where a setting cannot be meant,
+    1 when it cannot start, or when user code in it does not end."""
     try:
+        unknown = unknown_variables()
         settings = load(RunnerSettings)
         telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="runner")
+        telemetry.warn_of(unknown)
+        metrics = Metrics()
+        metrics.unknown_settings.set(len(unknown))
         traced = tracing(settings.traces_url, "runner")
-        return uvloop.run(_serve_until_signalled(settings, traced))
+        return uvloop.run(_serve_until_signalled(settings, metrics, traced))
     except SteadyrunError as error:
-        return _failed(str(error))
+        return _failed(str(error), exit_status(error))
 
 
-async def _serve_until_signalled(settings: RunnerSettings, traced: Tracing) -> int:
+async def _serve_until_signalled(
+    settings: RunnerSettings, metrics: Metrics, traced: Tracing
+) -> int:
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -51,7 +59,7 @@ async def _serve_until_signalled(settings: RunnerSettings, traced: Tracing) -> i
     beating = asyncio.create_task(_beat(settings))
     status = 1
     try:
-        stuck = await serve(settings, stop, tracing=traced, hurry=hurry)
+        stuck = await serve(settings, stop, metrics, traced, hurry)
         status = 0 if stuck is None else _failed(f"code of run {stuck} does not end; it ends here")
     finally:
         beating.cancel()
@@ -69,9 +77,9 @@ async def _beat(settings: RunnerSettings) -> None:
             await asyncio.sleep(BEAT_INTERVAL_S)
 
 
-def _failed(message: str) -> int:
+def _failed(message: str, status: int = 1) -> int:
     print(f"steadyrun runner: {message}", file=sys.stderr)  # noqa: T201
-    return 1
+    return status
 
 
 if __name__ == "__main__":

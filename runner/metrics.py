@@ -57,6 +57,10 @@ class Metrics(Meters):
             "guarded effects: performed, known from an earlier execution, found done, told, asked",
             "outcome",
         )
+        self.unknown_settings = self.gauge(
+            "runner_unknown_settings",
+            "variables of the environment that this version does not know",
+        )
         self.leftovers = self.gauge(
             "runner_leftovers", "ended runs whose code goes on in this process"
         )

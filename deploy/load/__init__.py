@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.arguments import Unusable
+from common.errors import Unusable
 from deploy.load import compare, report
 from deploy.load.client import LoadClient, Order
 from deploy.load.machine import Machine

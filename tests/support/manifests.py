@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from common.environment import variable
 from common.settings import GatewaySettings, RunnerSettings, Settings
-from deploy.readme import variable
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from common import ids, runs
 from common.batch import Batch
+from common.environment import load
 from common.errors import Misconfigured
 from common.events import EVENT_FIELDS, TERMINAL, Event, encode_frame, ends_of, utc_text
-from common.settings import GatewaySettings, RunnerSettings, load
+from common.settings import GatewaySettings, RunnerSettings
 
 
 def batch_of(first: int, count: int, after: int | None = None) -> Batch:
