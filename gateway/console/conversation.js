@@ -7,6 +7,7 @@ import { Card } from "./card.js";
 import { follow, initial, newKey, Problem, reduce, TERMINAL } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { Kept } from "./kept.js";
+import { explained, told } from "./problems.js";
 import { messageView, RunView } from "./run.js";
 import { t } from "./words.js";
 
@@ -148,7 +149,7 @@ export class Conversation {
   }
 
   #gone(run, messages) {
-    fill(this.view.pieces, h("p", { class: "note" }, t("history_gone")), messages.map(messageView));
+    fill(this.view.pieces, h("p", { class: "note" }, explained("HISTORY_EXPIRED").words), messages.map(messageView));
     this.#connection("over");
     this.composer.show(TERMINAL_STATUSES.has(run.status) ? null : run.status);
   }
@@ -214,7 +215,7 @@ export class Conversation {
       this.app.changed();
     } catch (error) {
       this.composer.show(null);
-      this.composer.failed(error instanceof Problem && error.status < 500 ? error.message : t("not_sent"));
+      this.composer.failed(error);
     }
   }
 
@@ -226,13 +227,13 @@ export class Conversation {
 
   async #stop() {
     this.composer.stopping();
-    await this.api.post(`/api/runs/${this.runId}/cancel`, undefined).catch(() => this.composer.failed(t("not_sent")));
+    await this.api.post(`/api/runs/${this.runId}/cancel`, undefined).catch((error) => this.composer.failed(error));
   }
 
   /** Once for each pause, however often it is clicked. */
   async #goOn() {
     const key = `${this.runId}-${this.#state.sequence}`;
-    await this.api.post(`/api/runs/${this.runId}/resume`, { continue: true }, { key }).catch((error) => this.composer.failed(error.message));
+    await this.api.post(`/api/runs/${this.runId}/resume`, { continue: true }, { key }).catch((error) => this.composer.failed(error));
   }
 
   #connection(state) {
@@ -296,9 +297,9 @@ class Composer {
     this.text.placeholder = t("stopping");
   }
 
-  failed(words) {
+  failed(error) {
     this.stopButton.disabled = false;
-    this.error.textContent = words;
+    fill(this.error, told(error));
   }
 
   focus() {

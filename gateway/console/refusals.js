@@ -1,6 +1,7 @@
 // Why a decision was not taken (contract §5), told so that a person can go on.
 
 import { h } from "./dom.js";
+import { explained, told } from "./problems.js";
 import { brief, facts } from "./text.js";
 import { t } from "./words.js";
 
@@ -8,9 +9,7 @@ import { t } from "./words.js";
 export function refusal(problem, asked, confirm) {
   const { code, document } = problem;
   if (code === "RESOURCE_CHANGED" || code === "VERSION_CONFLICT") return changed(code, document, asked, confirm);
-  if (code === "PERMISSION_REVOKED") return h("p", { class: "refused" }, t("revoked"));
-  if (problem.status >= 500) return h("p", { class: "refused" }, t("not_sent"));
-  return h("p", { class: "refused" }, brief(problem.message, 400), " ", h("code", {}, code));
+  return h("p", { class: "refused" }, told(problem));
 }
 
 function changed(code, document, asked, confirm) {
@@ -18,7 +17,7 @@ function changed(code, document, asked, confirm) {
   const before = asked.payload?.resource;
   const parts = code === "RESOURCE_CHANGED" && resource !== undefined ? differences(before, resource) : null;
   return h("div", { class: "changed" },
-    h("p", { class: "changed-head" }, t(code === "RESOURCE_CHANGED" ? "changed_resource" : "changed_facts")),
+    h("p", { class: "changed-head" }, explained(code).words),
     parts ?? facts(document.facts ?? {}),
     h("button", { class: "button", type: "button", onClick: () => confirm(document.confirmVersion) }, t("confirm_current")));
 }

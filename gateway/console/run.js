@@ -3,6 +3,7 @@
 
 import { TERMINAL } from "./client.js";
 import { fill, h, icon } from "./dom.js";
+import { failure } from "./problems.js";
 import { blocks, brief, facts } from "./text.js";
 import { t } from "./words.js";
 
@@ -119,7 +120,7 @@ function ending(state, goOn) {
   }
   if (end === null || !TERMINAL.has(end.type) || end.type === "done") return null;
   if (end.type === "cancelled") return h("p", { class: "ended" }, icon("stop"), t(`cancel_${end.reason}`));
-  return h("p", { class: "ended ended-failed" }, icon("cross"), `${t("failed")}: ${end.message}`, " ", h("code", {}, end.code));
+  return h("p", { class: "ended ended-failed" }, icon("cross"), h("span", {}, failure(end), " ", h("code", {}, end.code)));
 }
 
 /** What is kept of an older run: its messages. */

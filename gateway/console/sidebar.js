@@ -1,7 +1,7 @@
 // The list at the side: conversations with what they are at, and the ways to the other pages.
 
-import { Problem } from "./client.js";
 import { fill, h, icon } from "./dom.js";
+import { told } from "./problems.js";
 import { currentLanguage, t } from "./words.js";
 
 const SHOWN = 60;
@@ -70,7 +70,7 @@ export class Sidebar {
       await this.api.delete(`/api/conversations/${id}`);
       this.app.deleted(id);
     } catch (error) {
-      alert(error instanceof Problem && error.code === "CONVERSATION_BUSY" ? t("delete_busy") : t("not_sent"));
+      alert(told(error).map((part) => part.textContent ?? part).join(""));
     }
     await this.refresh();
   }
