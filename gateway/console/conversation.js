@@ -8,6 +8,7 @@ import { follow, initial, newKey, Problem, reduce, TERMINAL } from "./client.js"
 import { fill, h, icon } from "./dom.js";
 import { Kept } from "./kept.js";
 import { explained, told } from "./problems.js";
+import { Past } from "./past.js";
 import { messageView, RunView } from "./run.js";
 import { t } from "./words.js";
 
@@ -105,7 +106,8 @@ export class Conversation {
     const run = now.run;
     const older = messages.filter((message) => message.runId !== run?.id || message.role === "user");
     const rest = messages.filter((message) => message.runId === run?.id && message.role !== "user");
-    fill(this.log, older.map(messageView));
+    const past = new Past(this.api, signal);
+    fill(this.log, older.map((message) => messageView(message, past)));
     for (const asked of now.pendingInterrupts) this.#card(asked);
     if (run) this.#watch(run, Kept.take(run.id) ?? initial(), rest);
     else this.composer.show(null);
@@ -149,7 +151,7 @@ export class Conversation {
   }
 
   #gone(run, messages) {
-    fill(this.view.pieces, h("p", { class: "note" }, explained("HISTORY_EXPIRED").words), messages.map(messageView));
+    fill(this.view.pieces, h("p", { class: "note" }, explained("HISTORY_EXPIRED").words), messages.map((message) => messageView(message)));
     this.#connection("over");
     this.composer.show(TERMINAL_STATUSES.has(run.status) ? null : run.status);
   }

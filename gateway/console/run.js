@@ -7,6 +7,7 @@ import { failure } from "./problems.js";
 import { blocks, brief, facts } from "./text.js";
 import { t } from "./words.js";
 
+const SYMBOLS = { success: "check", error: "cross", declined: "cross", unknown: "tool" };
 const SIGNS = { running: null, success: "check", error: "cross", interrupted: "hand", discarded: "again" };
 
 export class RunView {
@@ -45,18 +46,18 @@ export class RunView {
     const elements = state.pieces.map((piece, n) => {
       const key = `${piece.kind} ${piece.key} ${piece.stepId} ${n}`;
       const known = before.get(key);
-      const element = known?.piece === piece ? known.element : this.#drawPiece(piece, known?.element);
+      const element = known?.piece === piece ? known.element : this.#drawPiece(piece, known?.element, state);
       this.#drawn.set(key, { piece, element });
       return element;
     });
     place(this.pieces, elements);
   }
 
-  #drawPiece(piece, element) {
+  #drawPiece(piece, element, state) {
     if (piece.kind === "question") return this.#cardOf(piece.key).element;
     if (piece.kind === "text") return fill(element ?? h("div", { class: "said" }), blocks(piece.text));
     if (piece.kind === "reasoning") return reasoning(piece, element);
-    if (piece.kind === "tool") return tool(piece, element);
+    if (piece.kind === "tool") return tool(piece, element, outcomeOf(piece, state));
     return piece.kind === "note" ? note(piece) : h("p", { class: "custom" }, icon("clock"), brief(piece.data, 400));
   }
 }
@@ -84,15 +85,28 @@ function reasoning(piece, element) {
   return whole;
 }
 
-function tool(piece, element) {
-  const words = t(`tool_${piece.status}`);
+/** A call that a person has declined did not fail: nobody tried it. */
+function outcomeOf(piece, state) {
+  const declined = piece.status === "error" && Object.values(state.interrupts).some((asked) => declines(asked, piece.key));
+  return declined ? "declined" : piece.status;
+}
+
+function declines({ decision, payload }, callId) {
+  const rejected = decision === "reject" || (decision !== null && typeof decision === "object" && "reject" in decision);
+  const actions = Array.isArray(payload?.action_requests) ? payload.action_requests : [];
+  return rejected && [payload?.callId, payload?.tool_call_id, ...actions.map((one) => one?.tool_call_id)].includes(callId);
+}
+
+/** `status` as in SYMBOLS; where nobody knows what became of the call, nothing is said. */
+function tool(piece, element, status) {
+  const words = status === "unknown" ? "" : t(`tool_${status}`);
   const given = piece.input !== null && typeof piece.input === "object" ? Object.values(piece.input).map((v) => brief(v, 40)).join(", ") : "";
   const summary = h("summary", {},
-    piece.status === "running" ? h("span", { class: "spinner", "aria-hidden": "true" }) : icon(piece.status === "success" ? "check" : "cross"),
+    status === "running" ? h("span", { class: "spinner", "aria-hidden": "true" }) : icon(SYMBOLS[status]),
     h("code", {}, piece.tool), h("span", { class: "tool-given" }, given), h("span", { class: "tool-status" }, words), h("span", { class: "tool-waits" }, t("step_interrupted")));
   const more = [piece.input !== null && facts(piece.input), piece.summary !== null && outcome(piece.summary)];
   const whole = element ?? h("details", {});
-  whole.className = `tool tool-${piece.status}`;
+  whole.className = `tool tool-${status}`;
   return fill(whole, summary, h("div", { class: "tool-more" }, more));
 }
 
@@ -123,13 +137,17 @@ function ending(state, goOn) {
   return h("p", { class: "ended ended-failed" }, icon("cross"), h("span", {}, failure(end), " ", h("code", {}, end.code)));
 }
 
-/** What is kept of an older run: its messages. */
-export function messageView(message) {
+/** What is kept of an older run: its messages. `past` finds out what became of its tools. */
+export function messageView(message, past = null) {
   if (message.role === "user") {
     return h("div", { class: "message message-user" }, h("span", { class: "hidden" }, `${t("you")}: `), h("p", {}, message.content));
   }
   if (message.role === "tool") {
-    return tool({ tool: message.toolName ?? "tool", input: null, status: "success", summary: message.content });
+    const element = h("details", {});
+    const shown = { tool: message.toolName ?? "tool", input: null, summary: message.content };
+    const draw = (state, piece) => tool({ ...shown, input: piece.input }, element, outcomeOf(piece, state));
+    past?.watch(element, message, draw);
+    return tool(shown, element, "unknown");
   }
   return h("div", { class: "said" }, blocks(message.content));
 }

@@ -17,6 +17,7 @@ from tests.support.visitor import Visitor
 
 Client = Callable[..., httpx.Client]
 LOST = r"net::ERR_|Failed to load resource.* (502|503)"
+GONE = {"status": 410, "code": "HISTORY_EXPIRED", "detail": "events are not kept any more"}
 PHONE: dict[str, Any] = {
     "viewport": {"width": 360, "height": 740},
     "color_scheme": "dark",
@@ -44,12 +45,12 @@ def kill_all(system: Cluster, role: str) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def asking(api: Client, kind: str, user: str = "demo") -> str:
+def asking(api: Client, kind: str, user: str = "demo", graph: str = "asking") -> str:
     """A conversation that waits for an answer of this kind."""
     with api(user) as client:
         made = client.post(
             "/api/chat",
-            json={"graph": "asking", "message": {"content": kind}},
+            json={"graph": graph, "message": {"content": kind}},
             headers={"Accept": "application/json"},
         )
         assert made.status_code == 202, made.text
@@ -161,6 +162,19 @@ def test_without_a_network_the_page_says_so_and_catches_up_afterwards(
     ada.until_seen("Live")
     ada.press("Approve")
     must_show_what_is_stored(ada, api())
+
+
+def test_a_refusal_is_told_in_the_readers_language_with_what_the_server_knows_of_it(
+    visit: Visit,
+) -> None:
+    li = visit(locale="zh-CN")
+    li.expecting("status of 413")
+    limit = {"status": 413, "code": "PAYLOAD_TOO_LARGE", "detail": "content: at most 9 bytes"}
+    li.page.route("**/api/chat", lambda route: route.fulfill(status=413, json=limit))
+    li.say("很长的消息")
+    li.until_seen("内容过长。")
+    li.until_seen("content: at most 9 bytes")
+    assert li.page.get_by_role("textbox").input_value() == "很长的消息"
 
 
 def test_killed_gateways_cost_nothing_but_a_reconnect(
@@ -451,6 +465,29 @@ def test_a_permission_that_is_gone_is_told_and_whoever_has_it_decides_in_the_inb
     boss.press("Approve")
     ada.until("completed")
     assert "Approved by boss" in ada.card.inner_text()
+
+
+def test_tools_of_an_older_run_say_what_became_of_them(visit: Visit, api: Client) -> None:
+    ada = visit(f"#/c/{asking(api, 'first', graph='mailing')}")
+    ada.until_waiting()
+    ada.press("Decline")
+    ada.press("Decline")
+    ada.until("completed")
+    shown = ["done", "failed", "declined"]
+    assert ada.page.locator(".tool-status").all_inner_texts() == shown
+    ada.say("second")
+    ada.until_waiting()
+    ada.reload()
+    ada.until_waiting()
+    older = ada.page.locator(".log > .tool .tool-status")
+    ada.eventually(lambda: older.all_inner_texts() == shown)
+    ada.page.route("**/events?after=*", lambda route: route.fulfill(status=410, json=GONE))
+    ada.expecting("status of 410")
+    with ada.page.expect_response(lambda one: one.status == 410):
+        ada.reload()
+    ada.until_waiting()
+    assert ada.page.locator(".log > .tool").count() == 3
+    assert older.all_inner_texts() == ["", "", ""]
 
 
 def test_a_question_whose_time_is_over_closes(visit: Visit, api: Client) -> None:
