@@ -21,12 +21,13 @@ export { EventSourceTransport, FetchTransport, Gap } from "./transports.js";
  * The events of a run after `after`, each once and in order, over any number of connections; ends
  * after the last one, or with `until: "interrupt"` also at the end of a pause. Throws a Problem that
  * waiting does not cure (401, 403, 404, 410 HISTORY_EXPIRED), and the reason of `signal`.
- * `onConnection` is told "connecting", "open" and "waiting" (for the next try).
+ * `onConnection` is told "connecting", "open" and "waiting" (for the next try). A line that is silent
+ * for `silenceMaxMs`, longer than the server's heartbeat, is taken for dead.
  */
 export async function* follow(api, runId, {
-  after = 0, until = "end", signal, transport = FetchTransport, onConnection = () => {},
+  after = 0, until = "end", signal, transport = FetchTransport, onConnection = () => {}, silenceMaxMs,
 } = {}) {
-  const connection = new Connection(api, runId, { after, until, signal, onConnection });
+  const connection = new Connection(api, runId, { after, until, signal, onConnection, silenceMaxMs });
   const line = new transport(connection);
   for (let attempt = 0; ; ) {
     onConnection("connecting");

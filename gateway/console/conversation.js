@@ -5,9 +5,10 @@
 
 import { Card } from "./card.js";
 import { follow, initial, newKey, Problem, reduce, TERMINAL } from "./client.js";
-import { fill, h, icon } from "./dom.js";
-import { Kept } from "./kept.js";
-import { explained, told } from "./problems.js";
+import { Composer } from "./composer.js";
+import { fill, h } from "./dom.js";
+import { Drafts, Kept } from "./kept.js";
+import { explained } from "./problems.js";
 import { Past } from "./past.js";
 import { messageView, RunView } from "./run.js";
 import { t } from "./words.js";
@@ -29,7 +30,7 @@ export class Conversation {
     this.log = h("div", { class: "log" });
     this.line = h("p", { class: "line line-over", role: "status" });
     this.told = h("p", { class: "hidden", role: "status", "aria-live": "polite" });
-    this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
+    this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop(), typed: (text) => Drafts.put(this.id, text) });
     this.scroller = h("div", { class: "scroller", tabindex: "-1" }, this.log);
     this.element = h("div", { class: "conversation" }, this.scroller,
       h("div", { class: "foot" }, this.line, this.composer.element, this.told));
@@ -42,6 +43,7 @@ export class Conversation {
   }
 
   async open() {
+    this.composer.write(Drafts.of(this.id));
     if (this.id === null) return this.#welcome();
     fill(this.log, h("p", { class: "quiet" }, t("loading")));
     this.opening = true;
@@ -205,12 +207,12 @@ export class Conversation {
       const body = { message: { content: text }, ...(this.id === null ? {} : { conversationId: this.id }) };
       const { run } = await this.api.post("/api/chat", body, { key: this.#keyOf(text), signal: this.#closing.signal });
       this.#sending = null;
+      this.composer.write("");
       if (this.id === null) {
         this.id = run.conversationId;
         fill(this.log);
         this.app.moved(this.id);
       }
-      this.composer.clear();
       this.log.append(messageView({ role: "user", content: text }));
       this.#watch(run, initial());
       this.#toEnd();
@@ -259,69 +261,3 @@ export class Conversation {
 
 const HIDDEN_MS = 20_000;
 const TERMINAL_STATUSES = new Set(["completed", "failed", "cancelled"]);
-
-/** Where a person writes; while a run is active it can only be stopped. */
-class Composer {
-  constructor({ send, stop }) {
-    this.text = h("textarea", { id: "message", rows: "1", maxlength: "60000", onInput: () => this.#grow(),
-      onKeydown: (event) => this.#key(event) });
-    this.sendButton = h("button", { class: "round primary", type: "submit", "aria-label": t("send"), title: t("send") }, icon("send"));
-    this.stopButton = h("button", { class: "round", type: "button", "aria-label": t("stop"), title: t("stop"), onClick: stop }, icon("stop"));
-    this.error = h("p", { class: "composer-error", role: "alert" });
-    this.element = h("form", { class: "composer", onSubmit: (event) => { event.preventDefault(); this.#submit(send); } },
-      this.error, h("div", { class: "composer-box" }, h("label", { class: "hidden", for: "message" }, t("message")), this.text, this.stopButton, this.sendButton));
-    this.show(null);
-  }
-
-  /** `status` of the active run; null: there is none. */
-  show(status) {
-    this.busy = status;
-    this.text.placeholder = status === null ? t("placeholder") : t(status === "interrupted" ? "placeholder_waiting" : "placeholder_busy");
-    this.sendButton.hidden = status !== null;
-    this.stopButton.hidden = status === null;
-    if (status === null) this.stopButton.disabled = false;
-  }
-
-  lock() {
-    this.error.textContent = "";
-    this.show("queued");
-    this.stopButton.hidden = true; // there is no run yet
-  }
-
-  clear() {
-    this.text.value = "";
-    this.#grow();
-  }
-
-  stopping() {
-    this.error.textContent = "";
-    this.stopButton.disabled = true;
-    this.text.placeholder = t("stopping");
-  }
-
-  failed(error) {
-    this.stopButton.disabled = false;
-    fill(this.error, told(error));
-  }
-
-  focus() {
-    if (matchMedia("(pointer: fine)").matches) this.text.focus();
-  }
-
-  #submit(send) {
-    const words = this.text.value.trim();
-    if (words && this.busy === null) send(words);
-  }
-
-  /** Enter sends, Shift+Enter breaks the line; not while an input method composes a word. */
-  #key(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    this.element.requestSubmit();
-  }
-
-  #grow() {
-    this.text.style.height = "auto";
-    this.text.style.height = `${Math.min(this.text.scrollHeight, 220)}px`;
-  }
-}

@@ -1,20 +1,19 @@
-// What this tab knows of a run, kept over a refresh so that its events go on after the last one
-// (`Last-Event-ID`) instead of being read again. In sessionStorage: it goes with the tab. Of the last
-// run alone: the storage is small, and the token has its place there.
+// What a tab would lose with a reload, in sessionStorage: it goes with the tab.
+//
+// Of a run what is known of it, so that its events go on after the last one (`Last-Event-ID`) instead of
+// being read again; of the last run alone: the storage is small, and the token has its place there. And
+// what somebody has typed and not sent, by conversation.
 
 const BYTES_MAX = 400_000;
 const NAME = "steadyrun.run";
+const DRAFT = "steadyrun.draft.";
 
 export const Kept = {
   put(state) {
     sessionStorage.removeItem(NAME);
     const text = JSON.stringify(state);
     if (text.length > BYTES_MAX) return; // its events are read again
-    try {
-      sessionStorage.setItem(NAME, text);
-    } catch {
-      return; // full
-    }
+    keep(NAME, text);
   },
 
   /** Once, and only of this run. */
@@ -25,3 +24,23 @@ export const Kept = {
     return state;
   },
 };
+
+/** `id` null: a conversation that is not begun. */
+export const Drafts = {
+  put(id, text) {
+    if (text) keep(DRAFT + (id ?? ""), text);
+    else sessionStorage.removeItem(DRAFT + (id ?? ""));
+  },
+
+  of(id) {
+    return sessionStorage.getItem(DRAFT + (id ?? "")) ?? "";
+  },
+};
+
+function keep(name, text) {
+  try {
+    sessionStorage.setItem(name, text);
+  } catch {
+    return; // full
+  }
+}

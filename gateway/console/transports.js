@@ -54,6 +54,13 @@ export class Connection {
     return this.until === "interrupt" && this.#paused;
   }
 
+  /** Whether there is more than has come, by the API; also learns whether the run is over. */
+  async hasMore() {
+    const page = await this.api.get(`${this.path}?after=${this.cursor}&limit=1`, { signal: this.signal });
+    this.over = page.complete && page.events.length === 0;
+    return page.events.length > 0;
+  }
+
   /**
    * Whether a line broke after the whole pause. To be asked until it is answered: a stream from the
    * end of a pause waits for what follows it.
@@ -109,8 +116,9 @@ export class FetchTransport {
 
 /**
  * `EventSource` reconnects by itself with `Last-Event-ID`, and gives up for ever at anything but 200:
- * then the server is asked why, and a new one is opened with a new ticket. It cannot notice a
- * connection that died in silence, since heartbeats are not shown to us: prefer `fetch`.
+ * then the server is asked why, and a new one is opened with a new ticket. Heartbeats are not shown to
+ * us, so silence alone means nothing: after a long one the server is asked whether there is more than
+ * has come, and only then the line is dead. `fetch` needs no such question: prefer it.
  */
 export class EventSourceTransport {
   constructor(connection) {
@@ -130,15 +138,12 @@ export class EventSourceTransport {
     } finally {
       lines.close();
     }
-    if (!connection.over) await this.#askWhy();
+    if (!connection.over && !lines.dead) await this.#askWhy();
   }
 
   /** Throws the Problem that `EventSource` hides; a run that is over and fully read is no problem. */
   async #askWhy() {
-    const { api, path, cursor, signal, mayBeOver } = this.connection;
-    if (mayBeOver) return; // `follow` asks
-    const page = await api.get(`${path}?after=${cursor}&limit=1`, { signal });
-    this.connection.over = page.complete && page.events.length === 0;
+    if (!this.connection.mayBeOver) await this.connection.hasMore(); // else `follow` asks
   }
 }
 
@@ -148,6 +153,7 @@ class Lines {
   #wake = () => {};
   #closed = false;
   #broken = false;
+  dead = false; // found to be so: the server has more than has come
 
   constructor(url, connection) {
     this.connection = connection;
@@ -166,8 +172,22 @@ class Lines {
       this.connection.signal?.throwIfAborted();
       if (this.#closed || (this.#broken && this.connection.mayBeOver)) return;
       this.#broken = false; // it connects again by itself
-      await new Promise((resolve) => { this.#wake = resolve; });
+      if ((await this.#silence()) && (this.dead = await this.#isDead())) return;
     }
+  }
+
+  /** Whether nothing has come for long. */
+  #silence() {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => resolve(true), this.connection.silenceMaxMs);
+      this.#wake = () => { clearTimeout(timer); resolve(false); };
+    });
+  }
+
+  /** What comes while we ask is asked for again: the cursor has not moved. */
+  async #isDead() {
+    const { connection } = this;
+    return connection.mayBeOver || (await connection.hasMore()) || connection.over;
   }
 
   close() {

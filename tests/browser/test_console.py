@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Route
 
 from tests.browser.conftest import Visit
+from tests.support import silence
 from tests.support.cluster import Cluster
 from tests.support.visitor import Visitor
 
@@ -175,6 +176,42 @@ def test_a_refusal_is_told_in_the_readers_language_with_what_the_server_knows_of
     li.until_seen("内容过长。")
     li.until_seen("content: at most 9 bytes")
     assert li.page.get_by_role("textbox").input_value() == "很长的消息"
+
+
+def test_while_a_part_of_the_page_is_of_another_version_it_loads_itself_again(visit: Visit) -> None:
+    ada = visit()
+    ada.until_seen("What should be looked after?")
+    ada.page.get_by_role("textbox").fill("not sent yet")
+    ada.expecting("status of 404")
+    absent: list[str] = []
+
+    def once(route: Route) -> None:
+        absent.append(route.request.url)
+        if len(absent) == 1:
+            route.fulfill(status=404)
+        else:
+            route.continue_()
+
+    ada.page.route("**/console/*/card.js", once)
+    ada.reload()
+    ada.until_seen("The console is being updated.")
+    ada.until_seen("What should be looked after?")
+    assert len(absent) == 2
+    assert ada.page.get_by_role("textbox").input_value() == "not sent yet"
+    assert ada.page.evaluate("sessionStorage.getItem('steadyrun.reloads')") is None
+
+
+def test_a_page_whose_parts_stay_away_gives_up_and_asks(visit: Visit) -> None:
+    li = visit(locale="zh-CN")
+    li.until_seen("需要处理什么")
+    li.expecting("status of 404")
+    li.page.route("**/style.css", lambda route: route.fulfill(status=404))
+    li.page.evaluate("sessionStorage.setItem('steadyrun.reloads', '5')")
+    li.reload()
+    li.until_seen("控制台加载失败。")
+    li.page.unroute("**/style.css")
+    li.press("重试")
+    li.until_seen("需要处理什么")
 
 
 def test_killed_gateways_cost_nothing_but_a_reconnect(
@@ -564,3 +601,33 @@ def test_another_page_reads_a_run_with_the_client(
     assert status == "completed"
     assert text == stored(api(), conversation)
     assert seen == list(range(1, len(seen) + 1))
+
+
+def test_an_event_source_whose_line_dies_without_a_word_is_opened_anew(
+    visit: Visit, api: Client, system: Cluster
+) -> None:
+    now = f"/api/conversations/{asking(api, 'choose')}/resume-state"
+    with silence.between(system.url) as line, api() as client:
+        ada = visit()
+        ada.page.goto(line.url)
+        ada.until_seen("What should be looked after?")
+        ada.page.evaluate(FOLLOWED % client.get(now).json()["run"]["id"])
+        ada.eventually(lambda: ada.page.evaluate("types.at(-1)") == "interrupt")
+        line.fall_silent()
+        [question] = client.get(now).json()["pendingInterrupts"]
+        answer = {"interruptId": question["id"], "decision": {"select": 2}}
+        assert client.post(f"/api/runs/{question['runId']}/resume", json=answer).is_success
+        ada.eventually(lambda: ada.page.evaluate("types.at(-1)") == "done")
+        assert (line.streams, line.swallowed > 0) == (2, True)
+
+
+FOLLOWED = """async () => {
+  const { Api, followByEventSource } = await import("/console/client.js");
+  const api = new Api({ token: sessionStorage.getItem("steadyrun.token") });
+  window.types = [];
+  const read = async () => {
+    const events = followByEventSource(api, "%s", { silenceMaxMs: 300 });
+    for await (const { type } of events) types.push(type);
+  };
+  read();
+}"""

@@ -147,6 +147,13 @@ def test_a_body_far_beyond_the_limit_is_refused_as_a_problem(folder: Path) -> No
     assert large.json()["code"] == "PAYLOAD_TOO_LARGE"
 
 
+def test_a_part_of_the_console_comes_from_the_gateway_that_has_its_version(folder: Path) -> None:
+    with running(Front(folder, gateways=3), gateways=3) as front:
+        for pid in [httpx.get(f"http://127.0.0.1:{port}").text for port in front.ports]:
+            for _ in range(5):
+                assert httpx.get(f"{front.url}/console/{pid}/app.js").text == pid
+
+
 def test_no_ticket_gets_into_a_log(folder: Path) -> None:
     with running(Front(folder, gateways=2), gateways=1) as front:
         httpx.get(f"{front.url}/api/runs/run_1/events?ticket=hush")

@@ -1,15 +1,22 @@
 """What the console shows of the system, and the page itself."""
 
+import re
+import shutil
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.db import runners
 from common.db.engine import Connection, Database
+from gateway.routes import console
 from tests.support.edge import Edge, bearer, serving, settings
 from tests.support.rows import queued_run, running_run
 from tests.support.until import until
 from tests.support.valkey import private_valkey
+
+BOOT = "/console/boot.js"
 
 
 async def look(edge: Edge) -> dict[str, Any]:
@@ -115,22 +122,57 @@ async def test_the_page_is_told_whether_there_is_a_demo_user(
         assert f'<meta name="steadyrun-demo" content="{word}">' in page.text
 
 
-@pytest.mark.parametrize("name", ["client.js", "app.js", "style.css", "icon.svg"])
-async def test_parts_are_asked_for_every_time_and_sent_when_they_changed(
-    edge: Edge, name: str
+@pytest.mark.parametrize("path", ["/", "/console/boot.js"])
+async def test_what_names_no_version_is_asked_for_every_time_and_sent_when_it_changed(
+    edge: Edge, path: str
 ) -> None:
-    first = await edge.client.get(f"/console/{name}", headers={"Accept-Encoding": "gzip"})
+    first = await edge.client.get(path, headers={"Accept-Encoding": "gzip"})
     assert first.status_code == 200
     assert first.headers["cache-control"] == "no-cache"
     assert first.headers["content-encoding"] == "gzip"
-    plain = await edge.client.get(f"/console/{name}", headers={"Accept-Encoding": "identity"})
+    plain = await edge.client.get(path, headers={"Accept-Encoding": "identity"})
     assert plain.content == first.content
-    again = await edge.client.get(
-        f"/console/{name}", headers={"If-None-Match": first.headers["etag"]}
-    )
+    again = await edge.client.get(path, headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("name", ["package.json", "..%2Fapp.py", "%2e%2e/app.py", "no.js"])
+async def test_all_parts_of_a_page_are_of_its_version_and_kept_for_good(edge: Edge) -> None:
+    page = (await edge.client.get("/")).text
+    parts = [path for path in re.findall(r'(?:src|href)="([^"]+)"', page) if path != BOOT]
+    [version] = {path.split("/")[2] for path in parts}
+    for path in [*parts, f"/console/{version}/client.js"]:
+        part = await edge.client.get(path)
+        assert part.status_code == 200, path
+        assert part.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert part.headers["content-security-policy"]
+        imported = re.findall(r'from "([^"]+)"', part.text)
+        assert [one for one in imported if not re.fullmatch(r"\./\w+\.js", one)] == []
+
+
+async def test_a_part_of_another_version_is_not_to_be_had(edge: Edge) -> None:
+    other = await edge.client.get("/console/0123456789abcdef/client.js")
+    assert other.status_code == 404
+    assert other.headers["cache-control"] == "no-store"
+
+
+async def test_a_part_that_is_asked_for_without_a_version_is_this_gateways(edge: Edge) -> None:
+    led = await edge.client.get("/console/client.js")
+    assert (led.status_code, led.headers["cache-control"]) == (307, "no-cache")
+    assert (await edge.client.get(led.headers["location"])).status_code == 200
+
+
+async def test_a_change_in_any_part_is_another_version(tmp_path: Path) -> None:
+    versions = set()
+    for name in ("none", "words.js", "style.css"):
+        folder: Path = shutil.copytree(str(files("gateway") / "console"), tmp_path / name)
+        with (folder / name).open("a") as part:
+            part.write(" " if name != "none" else "")
+        versions.add(console.version_of(console.read(folder)))
+    assert len(versions) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["package.json", "..%2Fapp.py", "%2e%2e/app.py", "no.js", "index.html"]
+)
 async def test_nothing_else_is_served(edge: Edge, name: str) -> None:
     assert (await edge.client.get(f"/console/{name}")).status_code == 404

@@ -1,7 +1,7 @@
 // The client against a server that does what each test says: cuts, refusals, repetitions, silence.
 
 import {
-  Api, backoff, EventSourceTransport, follow, FetchTransport, Gap, Problem, Unreachable,
+  Api, backoff, EventSourceTransport, follow, Gap, Problem, Unreachable,
 } from "../../gateway/console/client.js";
 import { equal, rejects, test } from "./harness.mjs";
 
@@ -218,11 +218,8 @@ test("a reader that has had enough closes its line", async () => {
 });
 
 test("a line that is silent for long is given up", async () => {
-  class Impatient extends FetchTransport {
-    constructor(connection) { super(connection); connection.silenceMaxMs = 20; }
-  }
   const { api } = scripted(stream([frames(event(1))], "open"), stream([frames(done(2))]));
-  equal(await read(api, { transport: Impatient }), [1, 2]);
+  equal(await read(api, { silenceMaxMs: 20 }), [1, 2]);
 });
 
 test("who reads is told of the connection", async () => {
@@ -334,4 +331,39 @@ test("EventSource that is cut in the middle of a pause gets the rest of it", asy
   const { api } = scripted(ticket("k1"), held(2), ticket("k2"), held(2));
   equal(await read(api, { ...over, until: "interrupt" }), [1, 2]);
   equal(opened.length, 2);
+});
+
+const more = (...events) => json(200, { events, next: 0, complete: false });
+
+test("EventSource that has died in silence is noticed by what has not come", async () => {
+  const opened = eventSources((line) => line.say(event(1)), (line) => line.say(done(2)));
+  const { api, requests } = scripted(ticket("k1"), more(done(2)), ticket("k2"));
+  equal(await read(api, { ...over, silenceMaxMs: 20 }), [1, 2]);
+  equal(requests[1].url, "/api/runs/run_1/events?after=1&limit=1");
+  equal(opened[1], "/api/runs/run_1/events?after=1&until=end&ticket=k2");
+});
+
+test("EventSource that has nothing to tell stays open, however long", async () => {
+  let line;
+  const opened = eventSources((one) => { line = one; one.say(event(1)); });
+  const last = () => { setTimeout(() => line.say(done(2))); return more(); };
+  const { api, requests } = scripted(ticket("k1"), more(), more(), last);
+  equal(await read(api, { ...over, silenceMaxMs: 5 }), [1, 2]);
+  equal([opened.length, requests.length], [1, 4]);
+});
+
+test("EventSource in silence after a pause ends with it, or goes on where it was not whole", async () => {
+  const silent = () => (line) => line.say(event(1, "interrupt"));
+  const over = { transport: EventSourceTransport, until: "interrupt", silenceMaxMs: 20 };
+  eventSources(silent());
+  equal(await read(scripted(ticket("k1"), held(1)).api, over), [1]);
+  const opened = eventSources(silent(), (line) => line.say(event(2, "interrupt")));
+  equal(await read(scripted(ticket("k1"), held(2), ticket("k2"), held(2)).api, over), [1, 2]);
+  equal(opened.length, 2);
+});
+
+test("EventSource in silence after the run's end has no more to wait for", async () => {
+  eventSources(() => {});
+  const { api } = scripted(ticket("k1"), json(200, { events: [], next: 9, complete: true }));
+  equal(await read(api, { ...over, after: 9, silenceMaxMs: 5 }), []);
 });

@@ -7,6 +7,7 @@ variable STANDIN_FAIL names a verb that fails, STANDIN_STUBBORN one that ignores
 
 import argparse
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,13 +18,15 @@ PROGRAM = (sys.executable, "-m", "tests.support.standin")
 
 
 class Answer(BaseHTTPRequestHandler):
-    """The pid of the gateway, for every path; a POST to /die never gets an answer."""
+    """The pid of the gateway, for every path but that of another's console; a POST to /die never
+    gets an answer."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         body = str(os.getpid()).encode()
-        self.send_response(200)
+        foreign = re.fullmatch(r"/console/\d+/.*", self.path) and body.decode() not in self.path
+        self.send_response(404 if foreign else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,4 +1,4 @@
-"""The console has words of its own for everything that the server can refuse or report as failed."""
+"""The console has words of its own for all that can be refused or fail."""
 
 import re
 from importlib.resources import files

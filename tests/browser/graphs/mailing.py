@@ -1,5 +1,6 @@
 """Calls three tools: one answers, one fails, and one is called only if a person approves."""
 
+from itertools import pairwise
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -44,11 +45,10 @@ def mail(state: MessagesState) -> dict[str, Any]:
     return {"messages": [result, AIMessage("That is all.")]}
 
 
-graph = (
-    StateGraph(MessagesState)
-    .add_sequence(
-        [look, ("tools", ToolNode([weather, sensor], handle_tool_errors=True)), draft, mail]
-    )
-    .add_edge(START, "look")
-    .compile()
-)
+building = StateGraph(MessagesState)
+for step in (look, draft, mail):
+    building.add_node(step)
+building.add_node("tools", ToolNode([weather, sensor], handle_tool_errors=True))
+for before, after in pairwise([START, "look", "tools", "draft", "mail"]):
+    building.add_edge(before, after)
+graph = building.compile()
