@@ -42,6 +42,7 @@ class App {
   moved(id) {
     history.replaceState(null, "", `#/c/${id}`);
     this.sidebar.mark(location.hash);
+    this.#entitle();
   }
 
   deleted(id) {
@@ -100,18 +101,29 @@ class App {
     this.#view?.close();
     this.#view = page === "inbox" ? new Inbox(this) : page === "operations" ? new Operations(this)
       : new Conversation(this, page === "c" && id ? id : null);
-    document.title = page === "inbox" ? `${t("inbox")} · Steadyrun` : page === "operations" ? `${t("operations")} · Steadyrun` : "Steadyrun";
     fill(this.main, this.#view.element);
     this.sidebar.mark(location.hash || "#/");
     this.#menu(false);
     this.#view.open();
+    this.#entitle();
+  }
+
+  #entitle() {
+    const title = this.#view.title ?? this.#own?.title;
+    if (title) this.#view.entitle?.(title);
+    document.title = title ? `${title} · Steadyrun` : "Steadyrun";
+  }
+
+  get #own() {
+    return this.sidebar.items.find((one) => one.id === this.#view?.id);
   }
 
   async #look() {
     if (!this.main) return;
     await this.sidebar.refresh();
-    const own = this.sidebar.items.find((one) => one.id === this.#view?.id);
-    if (own) this.#view.noticed?.(own);
+    if (!this.#view) return;
+    this.#entitle();
+    if (this.#own) this.#view.noticed?.(this.#own);
   }
 
   #signIn() {

@@ -3,6 +3,7 @@
 
 import { newKey, Problem } from "./client.js";
 import { fill, h, icon } from "./dom.js";
+import { localized } from "./effect.js";
 import { answerForm } from "./forms.js";
 import { refusal } from "./refusals.js";
 import { brief, facts } from "./text.js";
@@ -18,12 +19,12 @@ export class Card {
   #sending = false;
 
   /** `asked`: an interrupt as the API gives it, or what an event told of it. */
-  constructor(api, asked, { user, heading = "h3", footer = null, onDecided = () => {} }) {
+  constructor(api, asked, { user, heading = "h2", footer = null, onDecided = () => {} }) {
     Object.assign(this, { api, asked, user, heading, footer, onDecided });
     this.note = h("div", { class: "card-note", role: "alert" });
     this.form = h("div", { class: "card-form" });
     this.until = h("span", { class: "card-until", role: "timer", "aria-live": "off" }); // no screen reader counts along
-    this.element = h("section", { class: "card", "data-interrupt": asked.id, tabindex: "-1" });
+    this.element = h("article", { class: "card", "data-interrupt": asked.id, tabindex: "-1" });
     this.update(asked);
   }
 
@@ -59,8 +60,8 @@ export class Card {
     this.element.className = `card card-closed ${good ? "card-good" : "card-bad"}`;
     this.until.textContent = "";
     const by = resolvedBy === null || resolvedBy === undefined ? ""
-      : ` ${resolvedBy === this.user ? t("by_you") : t("by", { user: resolvedBy })}`;
-    const outcome = h("p", { class: "card-outcome" }, icon(good ? "check" : "cross"), told(status, decision) + by);
+      : resolvedBy === this.user ? t("by_you") : t("by", { user: resolvedBy });
+    const outcome = h("p", { class: "card-outcome" }, icon(good ? "check" : "cross"), told(status, decision, this.#payload.options) + by);
     const { description } = this.#payload;
     fill(this.element, this.#head(icon("hand")), description && h("p", { class: "card-text" }, brief(description, 400)), outcome,
       h("details", { class: "card-more" }, h("summary", {}, t("details")), ...this.#question().slice(1)), this.footer);
@@ -68,7 +69,7 @@ export class Card {
   }
 
   get #payload() {
-    const { payload } = this.asked;
+    const { payload } = localized(this.asked);
     return payload !== null && typeof payload === "object" && !Array.isArray(payload) ? payload : { question: payload };
   }
 
@@ -96,7 +97,7 @@ export class Card {
   }
 
   #showForm() {
-    fill(this.form, answerForm(this.asked, (decision) => this.#decide(decision)));
+    fill(this.form, answerForm(localized(this.asked), (decision) => this.#decide(decision)));
   }
 
   #count() {
@@ -161,10 +162,15 @@ function kindOf(decision) {
   return typeof decision === "string" ? decision : Object.keys(decision ?? {})[0] ?? "";
 }
 
-function told(status, decision) {
+function told(status, decision, options) {
   if (status === "expired") return t("closed_expired");
   if (status === "cancelled") return t("closed_cancelled");
   const kind = kindOf(decision);
-  if (kind === "select") return t("decided_select", { value: brief(decision.select, 80) });
+  if (kind === "select") return t("decided_select", { value: brief(labelOf(decision.select, options), 80) });
   return t(["approve", "reject", "edit", "fill"].includes(kind) ? `decided_${kind}` : "decided_other");
+}
+
+function labelOf(value, options) {
+  const chosen = Array.isArray(options) && options.find((option) => JSON.stringify(option?.value) === JSON.stringify(value));
+  return chosen?.label ?? value;
 }

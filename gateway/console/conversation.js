@@ -6,7 +6,7 @@
 import { Card } from "./card.js";
 import { follow, initial, newKey, Problem, reduce, TERMINAL } from "./client.js";
 import { Composer } from "./composer.js";
-import { fill, h } from "./dom.js";
+import { fill, h, icon } from "./dom.js";
 import { Drafts, Kept } from "./kept.js";
 import { explained } from "./problems.js";
 import { Past } from "./past.js";
@@ -31,8 +31,9 @@ export class Conversation {
     this.line = h("p", { class: "line line-over", role: "status" });
     this.told = h("p", { class: "hidden", role: "status", "aria-live": "polite" });
     this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop(), typed: (text) => Drafts.put(this.id, text) });
-    this.scroller = h("div", { class: "scroller", tabindex: "-1" }, this.log);
-    this.element = h("div", { class: "conversation" }, this.scroller,
+    this.scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": t("messages") }, this.log);
+    this.heading = h("h1", { class: "hidden" }, t("new_conversation"));
+    this.element = h("div", { class: "conversation" }, this.heading, this.scroller,
       h("div", { class: "foot" }, this.line, this.composer.element, this.told));
     this.onOnline = () => this.#connection(this.connection);
     addEventListener("online", this.onOnline);
@@ -47,6 +48,7 @@ export class Conversation {
     if (this.id === null) return this.#welcome();
     fill(this.log, h("p", { class: "quiet" }, t("loading")));
     this.opening = true;
+    this.#connection();
     try {
       await this.#restore();
     } catch (error) {
@@ -65,6 +67,10 @@ export class Conversation {
     removeEventListener("offline", this.onOnline);
     removeEventListener("pagehide", this.onHide);
     if (this.#state) Kept.put(this.#state);
+  }
+
+  entitle(title) {
+    this.heading.textContent = title;
   }
 
   /** A list elsewhere says that something was begun here: a run of another tab is shown, too. */
@@ -95,7 +101,7 @@ export class Conversation {
   #welcome() {
     const asks = ["ask_1", "ask_2", "ask_3", "ask_4"].map((key) =>
       h("button", { class: "ask", type: "button", onClick: () => this.#send(t(key)) }, t(key)));
-    fill(this.log, h("div", { class: "welcome" }, h("h1", {}, t("welcome")), h("p", {}, t("welcome_text")), h("div", { class: "asks" }, asks)));
+    fill(this.log, h("div", { class: "welcome" }, h("h2", { class: "welcome-head" }, t("welcome")), h("p", {}, t("welcome_text")), h("div", { class: "asks" }, asks)));
     this.composer.show(null);
     this.composer.focus();
   }
@@ -243,19 +249,27 @@ export class Conversation {
   #connection(state) {
     this.connection = state;
     const over = state === "over" || state === undefined;
-    const words = over ? "" : !navigator.onLine ? t("offline") : { open: t("live"), connecting: t("connecting"), waiting: t("reconnecting") }[state];
-    this.line.className = `line line-${over ? "over" : navigator.onLine ? state : "offline"}`;
+    const words = !navigator.onLine ? t(over ? "offline_idle" : "offline") : over ? "" : { open: t("live"), connecting: t("connecting"), waiting: t("reconnecting") }[state];
+    this.line.className = `line line-${!navigator.onLine ? "offline" : over ? "over" : state}`;
     if (this.line.textContent !== words) this.line.textContent = words;
   }
 
   #failed(error) {
     const gone = error instanceof Problem && error.status === 404;
-    fill(this.log, h("div", { class: "quiet" }, h("p", {}, t(gone ? "not_found" : "failed_to_load")),
-      !gone && h("button", { class: "button", type: "button", onClick: () => this.open() }, t("retry"))));
+    this.composer.element.hidden = gone;
+    fill(this.log, h("div", { class: "nothing" }, h("p", {}, t(gone ? "not_found" : "failed_to_load")),
+      gone ? h("a", { class: "button", href: "#/" }, icon("plus"), t("new_conversation"))
+        : h("button", { class: "button", type: "button", onClick: () => this.open() }, t("retry"))));
   }
 
+  /** To the newest; of a question that is taller than the screen to its beginning. */
   #toEnd() {
-    requestAnimationFrame(() => { this.scroller.scrollTop = this.scroller.scrollHeight; });
+    requestAnimationFrame(() => {
+      const { scroller } = this;
+      const card = [...this.log.querySelectorAll(".card-pending")].at(-1);
+      const above = card ? card.getBoundingClientRect().top - this.log.getBoundingClientRect().top - 12 : Infinity;
+      scroller.scrollTop = Math.min(scroller.scrollHeight, above);
+    });
   }
 }
 

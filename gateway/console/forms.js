@@ -30,9 +30,9 @@ function form(send, read, ...children) {
   return h("form", { onSubmit: submit, novalidate: true }, ...children);
 }
 
-function field(words, control) {
+function field(words, control, kind = "field") {
   control.id = `field-${(ids += 1)}`;
-  return h("div", { class: "field" }, h("label", { for: control.id }, words), control);
+  return h("div", { class: kind }, h("label", { for: control.id }, words), control);
 }
 
 // --- confirm ------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ function refuse(place, asked, send, home) {
   const read = () => ({ decision: reason.value.trim() ? { reject: { message: reason.value.trim() } } : "reject" });
   fill(place, form(send, read, field(t("reason"), reason),
     h("div", { class: "buttons" }, button(t("reject"), { kind: "danger", symbol: "cross", submit: true }), button(t("back"), { act: home }))));
-  reason.focus();
+  show(place, reason);
 }
 
 function change(place, asked, send, home) {
@@ -59,7 +59,13 @@ function change(place, asked, send, home) {
   const read = () => asJson(text, (value) => ({ decision: { edit: value } }));
   fill(place, form(send, read, field(t("arguments"), text),
     h("div", { class: "buttons" }, button(t("send_changed"), { kind: "primary", submit: true }), button(t("back"), { act: home }))));
-  text.focus();
+  show(place, text);
+}
+
+/** With its buttons. */
+function show(place, control) {
+  control.focus({ preventScroll: true });
+  place.scrollIntoView({ block: "nearest" });
 }
 
 /** Null, and said so, where it is not JSON. */
@@ -81,17 +87,25 @@ function asJson(control, make) {
 function selection(asked, send) {
   const options = (asked.payload?.options ?? []).map((option) =>
     option !== null && typeof option === "object" && "value" in option ? option : { value: option, label: option });
+  const result = allows(asked, "fill") && asked.labels ? h("textarea", { rows: "3", spellcheck: "false", class: "code", "aria-label": asked.labels.result, placeholder: asked.labels.result }) : null;
+  if (result) options.push({ label: asked.labels.fill });
   const group = `choice-${(ids += 1)}`;
-  const controls = options.map((option, n) => h("input", { type: "radio", name: group, id: `${group}-${n}`, checked: n === 0 }));
+  const controls = options.map((option, n) => h("input", { type: "radio", name: group, id: `${group}-${n}`, required: true }));
   const rows = options.map((option, n) => h("div", { class: "choice" }, controls[n],
     h("label", { for: `${group}-${n}` }, brief(option.label ?? option.value), option.description && h("small", {}, brief(option.description)))));
-  const read = () => ({ decision: { select: options[controls.findIndex((control) => control.checked)]?.value } });
-  return form(send, read, h("fieldset", {}, h("legend", {}, t("choose")), rows), answerButtons(asked, send));
+  if (result) result.addEventListener("focus", () => { controls.at(-1).checked = true; });
+  const read = () => {
+    const chosen = options[controls.findIndex((control) => control.checked)];
+    if (!chosen && !controls[0]?.reportValidity()) return null; // nothing is chosen for a person
+    if (result && chosen === options.at(-1)) return asJson(result, (value) => ({ decision: { fill: { result: value } } }));
+    return { decision: { select: chosen?.value } };
+  };
+  return form(send, read, h("fieldset", {}, h("legend", {}, t("choose")), rows, result), answerButtons(asked, send));
 }
 
 function answerButtons(asked, send) {
   return h("div", { class: "buttons" }, button(t("submit"), { kind: "primary", submit: true }),
-    allows(asked, "reject") && button(t("reject"), { symbol: "cross", act: () => send({ decision: "reject" }) }));
+    allows(asked, "reject") && button(asked.labels?.reject ?? t("reject"), { symbol: "cross", act: () => send({ decision: "reject" }) }));
 }
 
 // --- fill in ------------------------------------------------------------------------------------
@@ -107,10 +121,14 @@ function input(asked, send) {
 function property(name, rule, needed) {
   const kind = Array.isArray(rule.type) ? rule.type[0] : rule.type;
   const control = controlFor(rule, kind, needed);
-  const row = field(`${brief(rule.title ?? name)}${needed ? " *" : ""}`, control);
+  const words = `${brief(rule.title ?? name)}${needed ? " *" : ""}`;
+  const row = field(words, control, kind === "boolean" && !rule.enum ? "field field-check" : "field");
   if (rule.description) row.append(h("small", {}, brief(rule.description, 400)));
   return { name, row, value: () => valueOf(control, rule, kind) };
 }
+
+/** What is typed as JSON. */
+const HINTS = { array: '["…", "…"]', object: '{"…": "…"}' };
 
 function controlFor(rule, kind, needed) {
   if (rule.enum) {
@@ -120,7 +138,8 @@ function controlFor(rule, kind, needed) {
   if (kind === "boolean") return h("input", { type: "checkbox", checked: rule.default === true });
   const number = kind === "integer" || kind === "number";
   const shown = rule.default === undefined ? "" : typeof rule.default === "object" ? JSON.stringify(rule.default) : String(rule.default);
-  return h("input", { type: number ? "number" : "text", step: kind === "integer" ? "1" : number ? "any" : null, required: needed, autocomplete: "off", value: shown });
+  return h("input", { type: number ? "number" : rule.format === "date" ? "date" : "text", step: kind === "integer" ? "1" : number ? "any" : null,
+    min: number ? rule.minimum : null, max: number ? rule.maximum : null, placeholder: HINTS[kind], required: needed, autocomplete: "off", value: shown });
 }
 
 function valueOf(control, rule, kind) {

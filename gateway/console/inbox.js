@@ -11,7 +11,7 @@ export class Inbox {
   #cards = new Map();
 
   constructor(app) {
-    Object.assign(this, { app, api: app.session.api });
+    Object.assign(this, { app, api: app.session.api, title: t("inbox") });
     this.list = h("div", { class: "inbox-list", "aria-live": "polite" });
     this.element = h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", {}, t("inbox")), h("p", {}, t("inbox_text"))), this.list);
   }
@@ -47,7 +47,7 @@ export class Inbox {
     if (this.#cards.has(asked.id)) return;
     const mine = this.app.isOwn(asked.conversationId);
     const footer = mine && h("p", { class: "card-foot" }, h("a", { href: `#/c/${asked.conversationId}` }, t("open_conversation")));
-    const card = new Card(this.api, asked, { user: this.app.session.user, heading: "h2", footer, onDecided: () => this.app.changed() });
+    const card = new Card(this.api, asked, { user: this.app.session.user, footer, onDecided: () => this.app.changed() });
     this.#cards.set(asked.id, card);
     this.list.prepend(card.element);
   }

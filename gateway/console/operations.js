@@ -17,7 +17,7 @@ export class Operations {
   #rate = new Rate();
 
   constructor(app) {
-    this.api = app.session.api;
+    Object.assign(this, { api: app.session.api, title: t("operations") });
     this.body = h("div", { class: "ops" }, h("p", { class: "quiet" }, t("loading")));
     this.element = h("div", { class: "page page-wide" }, h("header", { class: "page-head" }, h("h1", {}, t("operations"))), this.body);
   }
@@ -98,7 +98,7 @@ function figures(names, runs, most = Infinity) {
   return h("dl", { class: "figures" }, names.map((name) => {
     const count = runs[name];
     const shown = count >= most ? t("more_than", { n: most - 1 }) : String(count);
-    return h("div", { class: `figure figure-${name}` }, h("dt", {}, t(name === "interrupted" ? "waiting_for_people" : name)), h("dd", { "data-count": name }, shown));
+    return h("div", { class: count ? `figure figure-${name}` : "figure" }, h("dt", {}, t(name === "interrupted" ? "waiting_for_people" : name)), h("dd", { "data-count": name }, shown));
   }));
 }
 

@@ -4,7 +4,7 @@
 import { TERMINAL } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { failure } from "./problems.js";
-import { blocks, brief, facts } from "./text.js";
+import { blocks, brief, briefly, facts } from "./text.js";
 import { t } from "./words.js";
 
 const SYMBOLS = { success: "check", error: "cross", declined: "cross", unknown: "tool" };
@@ -21,7 +21,7 @@ export class RunView {
     this.steps = h("ol", { class: "steps", "aria-label": t("steps") });
     this.pieces = h("div", { class: "pieces" });
     this.end = h("div", { class: "run-end" });
-    this.element = h("article", { class: "run" }, this.steps, this.pieces, this.end);
+    this.element = h("article", { class: "run", "aria-label": t("agent") }, this.steps, this.pieces, this.end);
   }
 
   draw(state) {
@@ -58,7 +58,7 @@ export class RunView {
     if (piece.kind === "text") return fill(element ?? h("div", { class: "said" }), blocks(piece.text));
     if (piece.kind === "reasoning") return reasoning(piece, element);
     if (piece.kind === "tool") return tool(piece, element, outcomeOf(piece, state));
-    return piece.kind === "note" ? note(piece) : h("p", { class: "custom" }, icon("clock"), brief(piece.data, 400));
+    return piece.kind === "note" ? note(piece) : h("p", { class: "custom" }, icon("clock"), h("span", {}, briefly(piece.data, 400)));
   }
 }
 

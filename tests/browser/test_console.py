@@ -163,6 +163,9 @@ def test_without_a_network_the_page_says_so_and_catches_up_afterwards(
     ada.until_seen("Live")
     ada.press("Approve")
     must_show_what_is_stored(ada, api())
+    ada.context.set_offline(True)
+    ada.page.get_by_text("You are offline.", exact=True).wait_for()
+    ada.context.set_offline(False)
 
 
 def test_a_refusal_is_told_in_the_readers_language_with_what_the_server_knows_of_it(
@@ -183,20 +186,21 @@ def test_while_a_part_of_the_page_is_of_another_version_it_loads_itself_again(vi
     ada.until_seen("What should be looked after?")
     ada.page.get_by_role("textbox").fill("not sent yet")
     ada.expecting("status of 404")
-    absent: list[str] = []
+    ada.page.route("**/console/*/card.js", lambda route: route.fulfill(status=404))
+    pages: list[Route] = []
 
-    def once(route: Route) -> None:
-        absent.append(route.request.url)
-        if len(absent) == 1:
-            route.fulfill(status=404)
-        else:
+    def hold_the_second(route: Route) -> None:  # so that what the first says can be seen
+        pages.append(route)
+        if len(pages) == 1:
             route.continue_()
 
-    ada.page.route("**/console/*/card.js", once)
+    ada.page.route(f"{ada.url}/", hold_the_second)
     ada.reload()
     ada.until_seen("The console is being updated.")
+    ada.eventually(lambda: len(pages) == 2)
+    ada.page.unroute("**/console/*/card.js")
+    pages[1].continue_()
     ada.until_seen("What should be looked after?")
-    assert len(absent) == 2
     assert ada.page.get_by_role("textbox").input_value() == "not sent yet"
     assert ada.page.evaluate("sessionStorage.getItem('steadyrun.reloads')") is None
 
@@ -289,13 +293,19 @@ def test_conversations_that_are_older_than_those_shown_are_reached(
             assert client.post("/api/conversations", json={"title": f"case {n}"}).is_success
         token = client.headers["authorization"].removeprefix("Bearer ")
     ada = visit()
-    ada.page.evaluate(f"sessionStorage.setItem('steadyrun.token', '{token}')")
-    ada.reload()
+    sign_in(ada, token)
     ada.page.get_by_role("link", name="case 60").wait_for()
     assert ada.page.get_by_role("link", name="case 0", exact=True).count() == 0
     ada.press("Show older")
     ada.page.get_by_role("link", name="case 0", exact=True).wait_for()
     ada.page.get_by_role("button", name="Show older").wait_for(state="hidden")
+
+
+def sign_in(visitor: Visitor, token: str) -> None:
+    """As somebody else, once the demo user is signed in: that would come after."""
+    visitor.until_seen("What should be looked after?")
+    visitor.page.evaluate(f"sessionStorage.setItem('steadyrun.token', '{token}')")
+    visitor.reload()
 
 
 def test_everything_can_be_done_by_keyboard(visit: Visit, api: Client) -> None:
@@ -327,6 +337,44 @@ def test_what_looks_like_html_is_shown_as_text(visit: Visit) -> None:
     ada.until("completed")
     assert ada.page.locator(".message-user p").inner_text() == nasty
     assert ada.page.locator("main img, main b").count() == 0
+
+
+def test_what_an_agent_writes_is_laid_out(visit: Visit) -> None:
+    ada = visit()
+    ada.until_seen("What should be looked after?")
+    found = ada.page.evaluate(
+        """async (text) => {
+          const { blocks } = await import("/console/text.js");
+          const place = document.createElement("div");
+          place.append(...blocks(text));
+          return place.innerHTML;
+        }""",
+        WRITTEN,
+    )
+    assert found == LAID_OUT
+
+
+WRITTEN = """1. one
+   - in **one**
+   more
+2. two
+
+7) seven
+| a | b |
+| --- | :-: |
+| `x` | <b> |
+> said
+> - twice
+见https://example.org/a_(b)?c=1。 a|b"""
+LINK = '<a href="https://example.org/a_" target="_blank" rel="noopener noreferrer">'
+LAID_OUT = (
+    '<ol start="1"><li>one<ul><li>in <strong>one</strong></li></ul><br>more</li><li>two</li></ol>'
+    '<ol start="7"><li>seven</li></ol>'
+    '<div class="said-table" tabindex="0"><table><thead><tr><th scope="col">a</th>'
+    '<th scope="col">b</th></tr></thead><tbody><tr><td><code>x</code></td><td>&lt;b&gt;</td></tr>'
+    "</tbody></table></div><blockquote><p>said</p><ul><li>twice</li></ul></blockquote>"
+    f"<p>见{LINK}https://example.org/a_</a>(b)?c=1。 a|b</p>"
+)
 
 
 def test_a_run_can_be_stopped(visit: Visit) -> None:
@@ -410,8 +458,8 @@ def test_an_option_is_chosen(visit: Visit, api: Client) -> None:
     ada.page.get_by_label("The right one").check()
     ada.press("Send answer")
     ada.until("completed")
-    ada.until_seen('{"answer":2}')
-    assert "Chosen: 2" in ada.card.inner_text()
+    ada.until_seen("answer: 2")
+    assert "Chosen: The right one" in ada.card.inner_text()
 
 
 def test_a_form_is_filled_in(visit: Visit, api: Client) -> None:
@@ -435,7 +483,40 @@ def test_a_question_of_a_graphs_own_is_answered_with_any_json(visit: Visit, api:
     ada.page.get_by_label("Answer").fill('{"colour": "green"}')
     ada.press("Send answer")
     ada.until("completed")
-    ada.until_seen('{"answer":{"colour":"green"}}')
+    ada.until_seen('answer: {"colour":"green"}')
+
+
+def test_nobody_chooses_by_accident_what_is_done_about_an_effect(visit: Visit) -> None:
+    li = visit(locale="zh-CN")
+    li.until_seen("需要处理什么")
+    li.page.evaluate(ASKED_ABOUT_AN_EFFECT)
+    li.until_seen("“charge/7”是否已经执行")
+    li.press("提交")
+    assert li.page.evaluate("sent") is None
+    li.page.get_by_placeholder("它给出的结果").fill('{"receipt": 9}')
+    li.press("提交")
+    assert li.page.evaluate("sent") == {"decision": {"fill": {"result": {"receipt": 9}}}}
+    li.page.get_by_label("再执行一次").check()
+    li.press("提交")
+    assert li.page.evaluate("sent") == {"decision": {"select": "again"}}
+    assert li.page.get_by_role("button", name="放弃并结束运行").count() == 1
+
+
+ASKED_ABOUT_AN_EFFECT = """async () => {
+  const { localized } = await import("/console/effect.js");
+  const { answerForm } = await import("/console/forms.js");
+  const asked = localized({
+    type: "select_option", format: "steadyrun", allowedDecisions: ["select", "fill", "reject"],
+    payload: {
+      steadyrun: "select_option", title: "Has it happened?", schema: {},
+      options: [{ value: "again", label: "Do it again." }, { value: "done", label: "Done." }],
+      effect: { name: "charge/7", begunAt: "2026-01-01T00:00:00+00:00", begunBy: "rnr_1" },
+    },
+  });
+  window.sent = null;
+  const form = answerForm(asked, (decision) => { window.sent = decision; });
+  document.querySelector("main").replaceChildren(asked.payload.title, form);
+}"""
 
 
 def test_arguments_are_changed_before_they_are_approved(visit: Visit, api: Client) -> None:
@@ -492,8 +573,7 @@ def test_a_permission_that_is_gone_is_told_and_whoever_has_it_decides_in_the_inb
     assert ada.page.locator(".card-pending").count() == 1
     boss = visit()
     token = api("boss", "ops.pay").headers["authorization"].removeprefix("Bearer ")
-    boss.page.evaluate(f"sessionStorage.setItem('steadyrun.token', '{token}')")
-    boss.reload()
+    sign_in(boss, token)
     boss.open("#/inbox")
     boss.until_waiting()
     assert boss.page.get_by_text("Open the conversation").count() == 0
