@@ -19,7 +19,7 @@ function changed(code, document, asked, confirm) {
   return h("div", { class: "changed" },
     h("p", { class: "changed-head" }, explained(code).words),
     parts ?? facts(document.facts ?? {}),
-    h("button", { class: "button", type: "button", onClick: () => confirm(document.confirmVersion) }, t("confirm_current")));
+    h("button", { class: "button primary", type: "button", onClick: () => confirm(document.confirmVersion) }, t("confirm_current")));
 }
 
 /** A row for each value; the ones that differ stand out. */

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -288,7 +289,7 @@ def must_fit(visitor: Visitor) -> None:
 def test_conversations_that_are_older_than_those_shown_are_reached(
     visit: Visit, api: Client, system: Cluster
 ) -> None:
-    with api("collector") as client:
+    with api(f"collector-{uuid4()}") as client:
         for n in range(61):
             assert client.post("/api/conversations", json={"title": f"case {n}"}).is_success
         token = client.headers["authorization"].removeprefix("Bearer ")
