@@ -34,11 +34,19 @@ class Command:
     death_signal: signal.Signals = signal.SIGKILL
 
 
+def hear_the_keyboard() -> None:
+    """For a child with a session of its own. `nohup` and the background of a script leave their
+    commands deaf to these signals, and what is deaf hands that on to all that it starts."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def spawn(command: Command) -> subprocess.Popen[bytes]:
     """Start `command` with its output appended to its log. Call from the main thread only."""
     parent = os.getpid()
 
     def die_with_parent() -> None:  # between fork and exec, after the change of user
+        hear_the_keyboard()
         if LIBC is not None:
             LIBC.prctl(PR_SET_PDEATHSIG, int(command.death_signal), 0, 0, 0)
             if os.getppid() != parent:

@@ -145,10 +145,16 @@ def _folder(choices: Choices, report: Report) -> Iterator[Path]:
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """asyncio turns SIGINT into the cancellation of what it runs; SIGTERM shall do the same."""
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    """asyncio turns SIGINT into the cancellation of what it runs; SIGTERM shall do the same, also
+    in the background of a script, where SIGINT comes in ignored."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: lambda *_: os.kill(os.getpid(), signal.SIGINT),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        with suppress(TypeError):  # it was not installed from Python
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            with suppress(TypeError):  # it was not installed from Python
+                signal.signal(number, handler)

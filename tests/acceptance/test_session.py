@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.process import hear_the_keyboard
 from deploy.signing import sign
 from tests.support.cluster import ROOT, Cluster
 from tests.support.graphs.session import GATES
@@ -78,6 +79,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
+            preexec_fn=hear_the_keyboard,
         )
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,19 @@ def test_nothing_is_lost_doubled_or_stuck_whatever_is_killed(folder: Path) -> No
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    ("number", "shell"),
+    [(signal.SIGINT, []), (signal.SIGTERM, ["sh", "-c", "trap '' INT; exec \"$@\"", "background"])],
+    ids=["ctrl-c", "sigterm"],
+)
 def test_an_interrupted_drill_leaves_no_process_and_nothing_stopped(
-    folder: Path, number: signal.Signals
+    folder: Path, number: signal.Signals, shell: list[str]
 ) -> None:
-    """In the middle of a pause, when a gateway stands still."""
+    """In the middle of a pause, when a gateway stands still; also as a script's background job,
+    which is deaf to Ctrl-C."""
     state = folder / "state"
-    child = spawn(drill_command(folder, "gateway-pause", "--state", str(state)))
+    command = drill_command(folder, "gateway-pause", "--state", str(state))
+    child = spawn(replace(command, argv=[*shell, *command.argv]))
     try:
         topology = until_paused(child, state)
         child.send_signal(number)

@@ -25,6 +25,7 @@ from tests.support.until import until
 from tests.support.valkey import private_valkey
 
 ROUNDS = int(os.environ.get("STEADYRUN_FAULT_ROUNDS", "1"))
+TRIES = 3
 JOINS = 300
 
 
@@ -146,13 +147,23 @@ async def test_while_redis_is_away_one_query_serves_all_followed_runs(database: 
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(450)
 async def test_three_hundred_joins_have_no_hole_when_live_messages_are_3_ms_late(
     database_url: str, seed: int
 ) -> None:
-    """Position checks are far away, so nothing would heal a hole."""
+    """Nothing else heals a hole: a round in which something could have (Redis took too long to
+    answer on a machine with much to do) shows nothing, and is done again."""
+    rng = random.Random(seed)
+    for _ in range(TRIES):
+        if not await healed(database_url, rng):
+            return
+    raise AssertionError("no round in which nothing could have healed a hole")
+
+
+async def healed(database_url: str, rng: random.Random) -> bool:
+    """Position checks are far away, unless a gateway finds Redis silent."""
     async with bed(database_url, heartbeat_interval_s=600) as system:
-        rng = system.rng = random.Random(seed)
+        system.rng = rng
         system.edge_line.live_delay_s = 0.003
         run_ids = await system.start(10, events=150, pause_s=0.02)
 
@@ -163,6 +174,8 @@ async def test_three_hundred_joins_have_no_hole_when_live_messages_are_3_ms_late
         async with asyncio.timeout(100):
             watched = await asyncio.gather(*(join() for _ in range(JOINS)))
         await system.must_be_exact(watched)
-        for edge in system.edges:
-            assert edge.metric("distrusts_total", reason="position") == 0
-            assert edge.metric("distrusts_total", reason="deaf") == 0
+        return any(
+            edge.metric("distrusts_total", reason=reason)
+            for edge in system.edges
+            for reason in ("position", "deaf")
+        )
