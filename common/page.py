@@ -7,7 +7,7 @@ that was cut off, failed or waits for a person. What is kept is bounded by what 
 log.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ class Page:
 
     def __init__(self) -> None:
         self.pieces: list[Said | Called] = []
+        self._open: list[Called] = []
         self._said: dict[tuple[str, str | None], Said] = {}
         self._spoken: set[tuple[str, str | None]] = set()
         self._status: dict[str, str] = {}
@@ -129,10 +130,7 @@ class Page:
 
     def closing(self) -> list[Event]:
         """The ends of the tool calls that stand open, for whoever ends the run (contract §3)."""
-        return [_closed(piece) for piece in self._open_calls()]
-
-    def _open_calls(self) -> Iterator[Called]:
-        return (p for p in self.pieces if isinstance(p, Called) and not p.ended)
+        return [_closed(call) for call in self._open]
 
     def _apply(self, kind: str, fields: Mapping[str, Any], step_id: str | None) -> None:
         if kind == "run_resumed":
@@ -151,7 +149,7 @@ class Page:
         if kind == "text_delta":
             self._say(fields["messageId"], step_id, fields["delta"])
         elif kind == "tool_started":
-            self.pieces.append(Called(fields["callId"], fields["tool"], step_id))
+            self._begin_call(fields, step_id)
         elif kind == "tool_finished":
             self._end_call(fields, step_id)
 
@@ -170,18 +168,22 @@ class Page:
             self.pieces.append(said)
         said.parts.append(delta)
 
+    def _begin_call(self, fields: Mapping[str, Any], step_id: str | None) -> Called:
+        call = Called(fields["callId"], fields["tool"], step_id)
+        self.pieces.append(call)
+        self._open.append(call)
+        return call
+
     def _end_call(self, fields: Mapping[str, Any], step_id: str | None) -> None:
         """One whose beginning was not told (a call that a person answered) ends at once."""
-        for call in self._open_calls():
-            if (call.call_id, call.step_id) == (fields["callId"], step_id):
-                break
-        else:
-            call = Called(fields["callId"], fields["tool"], step_id)
-            self.pieces.append(call)
+        same = (c for c in self._open if (c.call_id, c.step_id) == (fields["callId"], step_id))
+        call = next(same, None) or self._begin_call(fields, step_id)
+        self._open = [other for other in self._open if other is not call]
         call.ended, call.summary = True, fields.get("summary")
 
     def _void(self, steps: set[str]) -> None:
         self.pieces = [piece for piece in self.pieces if piece.step_id not in steps]
+        self._open = [call for call in self._open if call.step_id not in steps]
         self._said = {key: said for key, said in self._said.items() if key[1] not in steps}
         self._spoken = {key for key in self._spoken if key[1] not in steps}
         self._status = {step: s for step, s in self._status.items() if step not in steps}

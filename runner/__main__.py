@@ -1,6 +1,7 @@
 """`steadyrun runner`: one runner process, configured by the environment."""
 
 import asyncio
+import gc
 import signal
 import sys
 from contextlib import suppress
@@ -23,12 +24,17 @@ EXIT_LIMIT_S: Final = 2.0
 # beyond what a drain takes: a step boundary, the hand-over, Postgres that does not answer
 DRAIN_SLACK_S: Final = 10.0
 STALL_SLACK_S: Final = 3.0
+# Python looks for garbage after 700 new objects by default. A big state that is read makes millions
+# at once, without letting go of the interpreter: the lease's thread stands still for that time,
+# and several times as long when all of them are looked at again and again.
+GARBAGE_AFTER: Final = 20_000
 
 
 def main() -> int:
     """0 after SIGTERM or Ctrl-C; with one line on standard error 2 where a setting cannot be meant,
     1 when it cannot start, or when user code in it does not end."""
     try:
+        gc.set_threshold(GARBAGE_AFTER)
         unknown = unknown_variables()
         settings = load(RunnerSettings)
         telemetry.configure(settings.log_level, Masker(settings.masking_patterns), process="runner")

@@ -80,12 +80,15 @@ _FENCE_ALONE = _FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")
 _ENDINGS = frozenset({ERROR, INTERRUPT})
 """Of a step that has no result: what it has remembered does not count."""
 
+# `%(…)b`: as they are. psycopg writes arrays as text otherwise, which makes bytes twice as many and
+# holds the loop up for seconds with a state of some megabytes.
+
 _ARCHIVE = """, e AS (
   INSERT INTO run_events
     (run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
   SELECT %(run)s, u.* FROM f, unnest(
     %(afters)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[], %(epochs)s::int[],
-    %(ends)s::text[], %(frames)s::bytea[]) u
+    %(ends)s::text[], %(frames)b::bytea[]) u
   ON CONFLICT (run_id, last_sequence) DO NOTHING)"""
 
 _PUT = (
@@ -93,7 +96,7 @@ _PUT = (
     + """, b AS (
   INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
   SELECT %(thread)s, %(ns)s, u.* FROM f, unnest(
-    %(channel)s::text[], %(version)s::text[], %(type)s::text[], %(blob)s::bytea[]) u
+    %(channel)s::text[], %(version)s::text[], %(type)s::text[], %(blob)b::bytea[]) u
   ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING)
 INSERT INTO checkpoints
   (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
@@ -109,7 +112,7 @@ _WRITES = (
   INSERT INTO checkpoint_writes
     (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
   SELECT %(thread)s, %(ns)s, %(id)s, %(task)s, %(path)s, u.* FROM f, unnest(
-    %(idx)s::int[], %(channel)s::text[], %(type)s::text[], %(blob)s::bytea[]) u
+    %(idx)s::int[], %(channel)s::text[], %(type)s::text[], %(blob)b::bytea[]) u
   ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO """
 )
 _INSERT_WRITES = _WRITES + "NOTHING) SELECT 1 AS held FROM f"

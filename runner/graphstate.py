@@ -36,6 +36,7 @@ class GraphState:
     def __init__(self, kit: Kit, run: ClaimedRun) -> None:
         self.graph: Graph | None = None
         self._kit, self._run = kit, run
+        self._as_found: Durable | None = None
 
     @property
     def is_built(self) -> bool:
@@ -49,7 +50,10 @@ class GraphState:
             self.graph = await self._kit.registry.graph(
                 self._run.graph, saver, self.config(Steps())
             )
-            return nothing if self._run.epoch == 1 else (await self.read()).discard
+            if self._run.epoch == 1:
+                return nothing
+            self._as_found = state = await self._read()
+            return state.discard
         except (LeaseLost, Unavailable):
             raise
         except (Exception, SystemExit, KeyboardInterrupt):  # a user's factory, an unreadable state
@@ -58,6 +62,11 @@ class GraphState:
             return nothing
 
     async def read(self) -> Durable:
+        """As it is now; nobody has changed it since it was built, before anything is executed."""
+        found, self._as_found = self._as_found, None
+        return found or await self._read()
+
+    async def _read(self) -> Durable:
         assert self.graph is not None
         snapshot = await read_thread(self.graph, self.config(Steps()))
         stops = Breakpoints.of_run(self.graph, self._run.input)

@@ -130,8 +130,8 @@ def _since_human(messages: Sequence[Any]) -> list[BaseMessage]:
         if isinstance(message, HumanMessage):
             break
         if isinstance(message, BaseMessage):
-            recent.insert(0, message)
-    return recent
+            recent.append(message)
+    return recent[::-1]
 
 
 def _default(graph: Pregel[Any, Any, Any, Any], run: RunInput) -> dict[str, Any]:

@@ -88,7 +88,10 @@ class ToolCalls:
 
     def _take(self, place: Place) -> list[OpenCall]:
         calls = self._open.get(place, [])
-        return [calls.pop(0)] if calls else []
+        taken = [calls.pop(0)] if calls else []
+        if not calls:
+            self._open.pop(place, None)
+        return taken
 
     def _drop(self, step_id: str | None) -> list[OpenCall]:
         dropped = [c for calls in self._open.values() for c in calls if c.step_id == step_id]

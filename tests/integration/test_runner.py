@@ -18,6 +18,7 @@ from common.db.interrupts import Interrupt
 from common.db.runs import Run
 from common.ownership import OwnerActs
 from common.settings import RunnerSettings
+from runner import graphstate, thread
 from runner.app import serve
 from runner.sweeper import Sweeper
 from tests.acceptance.conftest import GRAPHS
@@ -164,6 +165,29 @@ async def test_a_question_waits_and_its_answer_continues_the_run(
     resumed = next(e for e in events if e["type"] == "run_resumed")
     assert resumed["reason"] == "decision"
     assert len(resumed["discard"]) == 1
+
+
+async def test_a_take_up_reads_the_thread_once_before_it_executes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else can change it meanwhile, and a big state takes its time."""
+    first = Serving(world.settings)
+    run_id = await world.start("ask")
+    await world.until_status(run_id, "interrupted")
+    await first.stop()
+    [question] = await world.interrupts(run_id)
+    await world.decide(run_id, question, "yes")
+    read, reads = thread.read_thread, list[Any]()
+
+    async def counted(*given: Any) -> Any:
+        reads.append(given)
+        return await read(*given)
+
+    monkeypatch.setattr(graphstate, "read_thread", counted)
+    second = Serving(world.settings)
+    await world.until_status(run_id, "completed")
+    await second.stop()
+    assert len(reads) == 2  # and once after it
 
 
 async def test_an_answer_that_a_stopped_node_had_is_not_taken_for_its_next_question(
