@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
-import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -36,23 +34,31 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     get_serializable_checkpoint_metadata,
 )
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from psycopg import AsyncCursor
-from psycopg.errors import CheckViolation, DeadlockDetected, SerializationFailure
+from psycopg.errors import CheckViolation
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from common.batch import Batch
 from common.db import archive
-from common.db.failures import is_away
 from common.errors import LeaseLost, Unavailable
 from common.facts import STORED_BYTES_MAX
 from runner.authoring.context import FactsFull
 from runner.breakpoints import JUST_ENDED
+from runner.checkpoint_sql import (
+    INSERT_WRITES,
+    INSERT_WRITES_WITH_FACTS,
+    PUT,
+    UPSERT_WRITES,
+    columns,
+    with_events,
+)
 from runner.facts import Facts
 from runner.gate import Gate
 from runner.guarding import outside_graph
+from runner.plain import split
+from runner.session_saver import SessionSaver, translated
 from runner.sessions import Sessions
 
 T = TypeVar("T")
@@ -71,82 +77,8 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 0.4
 BIG_STATE_BYTES = 256 * 1024
 """Above this, serialising would hold the event loop too long and goes to a thread."""
 
-_FENCE = """WITH f AS (
-  SELECT 1 FROM runs WHERE id = %(run)s AND epoch = %(epoch)s AND status = 'running' FOR SHARE)"""
-
-_FENCE_ALONE = _FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")
-"""With events: a run's archive is written by one at a time (common/db/archive)."""
-
 _ENDINGS = frozenset({ERROR, INTERRUPT})
 """Of a step that has no result: what it has remembered does not count."""
-
-# `%(…)b`: as they are. psycopg writes arrays as text otherwise, which makes bytes twice as many and
-# holds the loop up for seconds with a state of some megabytes.
-
-_ARCHIVE = """, e AS (
-  INSERT INTO run_events
-    (run_id, after_sequence, first_sequence, last_sequence, epoch, ends, frames)
-  SELECT %(run)s, u.* FROM f, unnest(
-    %(afters)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[], %(epochs)s::int[],
-    %(ends)s::text[], %(frames)b::bytea[]) u
-  ON CONFLICT (run_id, last_sequence) DO NOTHING)"""
-
-_PUT = (
-    _FENCE
-    + """, b AS (
-  INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-  SELECT %(thread)s, %(ns)s, u.* FROM f, unnest(
-    %(channel)s::text[], %(version)s::text[], %(type)s::text[], %(blob)b::bytea[]) u
-  ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING)
-INSERT INTO checkpoints
-  (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
-SELECT %(thread)s, %(ns)s, %(id)s, %(parent)s, %(checkpoint)s, %(metadata)s FROM f
-ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)
-DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata
-RETURNING 1 AS held"""
-)
-
-_WRITES = (
-    _FENCE
-    + """, w AS (
-  INSERT INTO checkpoint_writes
-    (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-  SELECT %(thread)s, %(ns)s, %(id)s, %(task)s, %(path)s, u.* FROM f, unnest(
-    %(idx)s::int[], %(channel)s::text[], %(type)s::text[], %(blob)b::bytea[]) u
-  ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO """
-)
-_INSERT_WRITES = _WRITES + "NOTHING) SELECT 1 AS held FROM f"
-# facts go with the result and only with it: a result that was there already has brought its facts
-_FACTS = "(facts || %(facts)s::jsonb) - %(forget)s::text[]"
-_INSERT_WRITES_WITH_FACTS = (
-    _WRITES
-    + f"""NOTHING RETURNING 1), m AS (
-  UPDATE conversations SET facts = {_FACTS}, facts_version = facts_version + 1 FROM f
-   WHERE id = %(thread)s AND EXISTS (SELECT 1 FROM w) AND facts <> {_FACTS})
-SELECT 1 AS held FROM f"""
-)
-_UPSERT_WRITES = (
-    _WRITES
-    + "UPDATE SET channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob)"
-    + " SELECT 1 AS held FROM f"
-)
-
-
-class SessionSaver(AsyncPostgresSaver):
-    """LangGraph's saver on sessions of ours: one for each use, so that no lock is needed."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        super().__init__(cast(Any, sessions))
-        self._sessions = sessions
-
-    @asynccontextmanager
-    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
-        """`pipeline` asks for one transaction."""
-        async with self._sessions.connection() as session, AsyncExitStack() as stack:
-            if pipeline:
-                await stack.enter_async_context(session.transaction())
-            async with session.cursor(binary=True) as cursor:
-                yield cursor
 
 
 class FencedSaver(SessionSaver):
@@ -194,7 +126,7 @@ class FencedSaver(SessionSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         conf = config["configurable"]
-        inline, blobs = _split(checkpoint["channel_values"])
+        inline, blobs = split(checkpoint["channel_values"])
         versions = {name: v for name, v in new_versions.items() if name in blobs}
         rows = await self._dump(
             self._dump_blobs, conf["thread_id"], conf["checkpoint_ns"], blobs, versions
@@ -203,7 +135,7 @@ class FencedSaver(SessionSaver):
         if nodes := self._gate.just_ended(conf["checkpoint_ns"]):
             metadata = cast(CheckpointMetadata, {**metadata, JUST_ENDED: nodes})
         await self._fenced(
-            _PUT,
+            PUT,
             batches,
             {
                 "thread": conf["thread_id"],
@@ -212,7 +144,7 @@ class FencedSaver(SessionSaver):
                 "parent": conf.get("checkpoint_id"),
                 "checkpoint": Jsonb({**checkpoint, "channel_values": inline}),
                 "metadata": Jsonb(get_serializable_checkpoint_metadata(config, metadata)),
-                **_columns(rows, ("channel", "version", "type", "blob")),
+                **columns(rows, ("channel", "version", "type", "blob")),
             },
         )
         return _address(conf["thread_id"], conf["checkpoint_ns"], checkpoint["id"])
@@ -244,18 +176,18 @@ class FencedSaver(SessionSaver):
             **dict(zip(("thread", "ns", "id"), where, strict=True)),
             "task": task_id,
             "path": task_path,
-            **_columns(rows, ("idx", "channel", "type", "blob")),
+            **columns(rows, ("idx", "channel", "type", "blob")),
         }
         if all(channel in WRITES_IDX_MAP for channel in channels):
             if self._facts is not None and not _ENDINGS.isdisjoint(channels):
                 self._facts.drop(task_id)
-            await self._fenced(_UPSERT_WRITES, batches, values)
+            await self._fenced(UPSERT_WRITES, batches, values)
         elif self._facts is None or (change := self._facts.of_step(task_id)) is None:
-            await self._fenced(_INSERT_WRITES, batches, values)
+            await self._fenced(INSERT_WRITES, batches, values)
         else:
             given = {"facts": Jsonb(change.facts), "forget": change.forget}
             with _bounded():
-                await self._fenced(_INSERT_WRITES_WITH_FACTS, batches, {**values, **given})
+                await self._fenced(INSERT_WRITES_WITH_FACTS, batches, {**values, **given})
             self._facts.drop(task_id)
 
     def _without_failed_answers(self, task_id: str, writes: Writes) -> Writes:
@@ -291,7 +223,7 @@ class FencedSaver(SessionSaver):
         """`batches` are archived by the same statement."""
         parameters = {"run": self._run_id, "epoch": self._epoch, **values}
         if batches:
-            statement = statement.replace(_FENCE, _FENCE_ALONE + _ARCHIVE)
+            statement = with_events(statement)
             parameters |= archive.columns(batches)
         if not await self._patiently(lambda: self._execute(statement, parameters)):
             raise LeaseLost(self._run_id, self._epoch)
@@ -317,7 +249,7 @@ class FencedSaver(SessionSaver):
 
     @asynccontextmanager
     async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
-        async with _translated(), super()._cursor(pipeline=pipeline) as cursor:
+        async with translated(), super()._cursor(pipeline=pipeline) as cursor:
             yield cursor
 
 
@@ -333,22 +265,6 @@ async def _apart(act: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def prune(sessions: Sessions, thread_id: str) -> bool:
-    """Leaves a thread what its next run needs: the newest checkpoint of each namespace.
-
-    False: somebody changes the thread. A thread with a `DeltaChannel` is left as it is: its newest
-    values are rebuilt from older checkpoints. Raises `Unavailable`.
-    """
-    async with _translated():
-        try:
-            await SessionSaver(sessions).aprune([thread_id])
-        except NotImplementedError:
-            return True
-        except (SerializationFailure, DeadlockDetected):
-            return False
-    return True
-
-
 @contextmanager
 def _bounded() -> Iterator[None]:
     """Too many facts are the graph's fault, and told so; its step is not saved."""
@@ -356,58 +272,6 @@ def _bounded() -> Iterator[None]:
         yield
     except CheckViolation as error:
         raise FactsFull(f"facts may take {STORED_BYTES_MAX} bytes") from error
-
-
-@asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
-    """Turn "Postgres cannot do it now" into `Unavailable`; leave every other error alone."""
-    try:
-        yield
-    except psycopg.Error as error:
-        if not _is_away(error):
-            raise
-        raise Unavailable("Postgres") from error
-
-
-def _is_away(error: psycopg.Error) -> bool:
-    """Without a state it comes from libpq: the connection is broken."""
-    if error.sqlstate is None:
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return is_away(error.sqlstate)
-
-
-def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Primitive values stay in the checkpoint's JSON, the others become blobs. As upstream, but
-    for primitives that Postgres' JSON refuses or changes."""
-    inline: dict[str, Any] = {}
-    blobs: dict[str, Any] = {}
-    for name, value in values.items():
-        if _is_plain(value):
-            inline[name] = value
-            continue
-        blobs[name] = value
-        if isinstance(value, _DeltaSnapshot):
-            inline[name] = True
-    return inline, blobs
-
-
-def _is_plain(value: Any) -> bool:
-    """`jsonb` takes no NUL, no half of a surrogate pair, no NaN and no infinity, and gives 1e+20
-    back as a whole number."""
-    if isinstance(value, str):
-        return "\0" not in value and not _SURROGATES.search(value)
-    if isinstance(value, float):
-        return not _UNLIKE_JSON.search(float.__repr__(value))
-    return value is None or isinstance(value, int)
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_UNLIKE_JSON = re.compile("[a-z]")  # nan, inf, 1e+20
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> dict[str, list[Any]]:
-    """The last `len(names)` columns of the rows, each as an array for `unnest`."""
-    return {name: [row[i - len(names)] for row in rows] for i, name in enumerate(names)}
 
 
 def _address(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:

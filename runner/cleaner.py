@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from common.db import retention
 from common.db.engine import Connection, Database
 from common.settings import RunnerSettings
-from runner.checkpointer import prune
 from runner.housekeeping import keep_house
+from runner.session_saver import prune
 from runner.sessions import Sessions
 
 _PORTION = 100

@@ -64,8 +64,13 @@ class Durable:
         """What `run_resumed.discard` lists: every step that is executed again (contract §3).
 
         Calls of `@task`s are in no snapshot: of those on the page, one that has not ended has no
-        result. An input that is not in the thread is applied under a new checkpoint, so that all
-        steps get new ids, and nothing that was shown stands.
+        result. One that has ended may have none either, if its runner died before that was saved.
+        It cannot be told from steps that are done for good: of a checkpoint the pending writes name
+        the calls that are saved, but not the calls there were, and a page names no step's caller.
+        Such a call is told by `step_retried` when it is executed again.
+
+        An input that is not in the thread is applied under a new checkpoint, so that all steps get
+        new ids, and nothing that was shown stands.
         """
         if not self.input_applied:
             return page.steps

@@ -13,6 +13,7 @@ HISTORY = "gateway/services/history.py"
 APPEND = "common/bus/append.lua"
 OPEN = "common/bus/open.lua"
 RUN_SQL = "common/db/run_sql.py"
+CHECKPOINT_SQL = "runner/checkpoint_sql.py"
 
 FOLLOW_TESTS = "tests/integration/test_gateway_follow.py"
 LOG_TESTS = "tests/integration/test_log.py"
@@ -303,7 +304,7 @@ DEFENCES: tuple[Defence, ...] = (
         "the archive of a run is written by one at a time",
         [
             Edit(
-                "runner/checkpointer.py",
+                CHECKPOINT_SQL,
                 '_FENCE.replace("FOR SHARE", "FOR NO KEY UPDATE")',
                 "_FENCE",
             ),
@@ -334,7 +335,7 @@ DEFENCES: tuple[Defence, ...] = (
         "checkpoints are written by the current owner only",
         [
             Edit(
-                "runner/checkpointer.py",
+                CHECKPOINT_SQL,
                 "WHERE id = %(run)s AND epoch = %(epoch)s AND status = 'running' FOR SHARE)",
                 "WHERE id = %(run)s AND %(epoch)s > 0 AND status = 'running' FOR SHARE)",
             )
@@ -347,7 +348,7 @@ DEFENCES: tuple[Defence, ...] = (
         "the saver's fence holds the row while it writes",
         [
             Edit(
-                "runner/checkpointer.py",
+                CHECKPOINT_SQL,
                 "AND epoch = %(epoch)s AND status = 'running' FOR SHARE)",
                 "AND epoch = %(epoch)s AND status = 'running')",
             )
@@ -360,7 +361,7 @@ DEFENCES: tuple[Defence, ...] = (
         "no checkpoint is written after the run has left `running`",
         [
             Edit(
-                "runner/checkpointer.py",
+                CHECKPOINT_SQL,
                 "AND epoch = %(epoch)s AND status = 'running' FOR SHARE)",
                 "AND epoch = %(epoch)s FOR SHARE)",
             )

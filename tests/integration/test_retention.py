@@ -13,8 +13,9 @@ from common.db import archive, conversations, interrupts, messages, retention, r
 from common.db.engine import Connection, Database
 from common.db.idempotency import purge, reserve
 from common.db.runs import Run
-from runner.checkpointer import FencedSaver, SessionSaver
+from runner.checkpointer import FencedSaver
 from runner.cleaner import Cleaner, Retention
+from runner.session_saver import SessionSaver
 from runner.sessions import Sessions
 from tests.support.rows import USER, batch, conversation, new_run, question, runner, running_run
 from tests.support.rows import claim as claim_all
