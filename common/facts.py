@@ -39,7 +39,26 @@ def check(facts: Mapping[str, Any]) -> None:
     for key, value in facts.items():
         if _depth(value) > DEPTH_MAX:
             raise ValueError(f"{key} is nested deeper than {DEPTH_MAX} levels")
-    size = len(orjson.dumps(facts))
+    _check_size(_size(facts))
+
+
+def check_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Whether facts may be changed to `after`, of which each new value was checked. Raises
+    ValueError. A graph may have put more than fits: whoever takes some of it away need not take
+    all that is too much at once."""
+    size, was = _size(after), _size(before)
+    if size < was and len(after) <= len(before):
+        return
+    if len(after) > FACTS_MAX:
+        raise ValueError(f"there may be {FACTS_MAX} facts, not {len(after)}")
+    _check_size(size)
+
+
+def _size(facts: Mapping[str, Any]) -> int:
+    return len(orjson.dumps(facts))
+
+
+def _check_size(size: int) -> None:
     if size > FACTS_BYTES_MAX:
         raise ValueError(f"facts may take {FACTS_BYTES_MAX} bytes of JSON, not {size}")
 

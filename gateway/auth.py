@@ -18,6 +18,7 @@ import httpx
 import jwt
 from anyio import Path
 
+from common.db.values import is_storable
 from common.errors import Refused, Unavailable
 
 _TICKET_AUDIENCE = "steadyrun:ticket"
@@ -170,7 +171,7 @@ def _why(error: Exception) -> str:
 def principal_of(claims: Mapping[str, Any]) -> Principal:
     """`sub` and `permissions` (a list), else the words of `scope` (contract §4)."""
     user = claims.get("sub")
-    if not isinstance(user, str) or not 0 < len(user) <= _SUBJECT_CHARACTERS_MAX or "\0" in user:
+    if not isinstance(user, str) or not 0 < len(user) <= _SUBJECT_CHARACTERS_MAX:
         raise Refused("UNAUTHENTICATED", "the token names no user")
     granted = claims.get("permissions")
     if granted is None:
@@ -180,6 +181,8 @@ def principal_of(claims: Mapping[str, Any]) -> Principal:
         granted = granted.split()
     if not isinstance(granted, list) or not all(isinstance(p, str) for p in granted):
         raise Refused("UNAUTHENTICATED", "the token's permissions are not a list of texts")
+    if not is_storable([user, *granted]):
+        raise Refused("UNAUTHENTICATED", "the token holds a character that cannot be stored")
     return Principal(user, frozenset(granted))
 
 

@@ -310,7 +310,11 @@ class RunAnswer(_Wire):
 
 
 class InterruptAnswer(_Wire):
+    """For an approver who is not the owner: all that was decided, in the order in which it was
+    sent; `interrupt` is the first of them."""
+
     interrupt: InterruptOut
+    interrupts: list[InterruptOut]
 
 
 class TicketOut(_Wire):

@@ -60,7 +60,7 @@ def question(unknown: Unknown, spec: GraphSpec, masker: Masker) -> Question:
         actions=[],
         on_reject="cancel",
         on_expire="cancel",
-        required_permission=unknown.permission,
+        required_permission=unknown.permission or None,
         answer_schema={"options": [AGAIN, DONE], "values": _RESULT},
         expires_in_s=spec.interrupt_ttl_s,
     )

@@ -73,7 +73,7 @@ class _Reader:
             actions=_actions_of_ours(asked),
             on_reject=asked.get("onReject") or self.spec.on_reject or cancels,
             on_expire=asked.get("onExpire") or (None if rejectable else "cancel"),
-            required_permission=asked.get("requiredPermission"),
+            required_permission=asked.get("requiredPermission") or None,
             answer_schema=plain(_schema_of_ours(asked)),
             expires_in_s=asked.get("expiresInS", self.spec.interrupt_ttl_s),
         )
@@ -88,6 +88,7 @@ class _Reader:
             "confirm_action",
             "langchain-hitl",
             allowed=_allowed_for_all(allowed),
+            answerable=all(allowed),
             payload={**asked, _ACTIONS: _named(asked[_ACTIONS], "tool_call_id", ids)},
             actions=_named(asked[_ACTIONS], "toolCallId", ids),
             answer_schema={
@@ -122,10 +123,12 @@ class _Reader:
             return None
         request, config = asked["action_request"], asked["config"]
         action = {"name": request["action"], **_args(request), **_text(asked, "description")}
+        allowed = [name for name, key in _INBOX.items() if config.get(key)]
         return self._question(
             "confirm_action",
             "agent-inbox",
-            allowed=[name for name, key in _INBOX.items() if config.get(key)],
+            allowed=allowed,
+            answerable=bool(allowed),
             actions=[action],
             answer_schema={"args": [self.schemas.get(request["action"])]},
         )
@@ -141,7 +144,7 @@ class _Reader:
             "opaque",
             allowed=list(_OPAQUE),
             actions=[],
-            required_permission=None if permission is None else self.masker.text(str(permission)),
+            required_permission=self.masker.text(str(permission)) if permission else None,
             answer_schema=None if schema is None else {"value": schema},
         )
 
@@ -158,8 +161,13 @@ class _Reader:
         answer_schema: dict[str, Any] | None = None,
         expires_in_s: float | Literal["graph"] | None = "graph",
         payload: Any = None,
+        answerable: bool = True,
     ) -> Question:
+        """Not `answerable`: its author allows no decision, and its graph would refuse every
+        answer. A person can still end the run, which would wait for ever otherwise."""
         ttl_s = self.spec.interrupt_ttl_s if expires_in_s == "graph" else expires_in_s
+        if not answerable:
+            allowed, on_reject, on_expire = ["reject"], "cancel", "cancel"
         return Question(
             type=type_,
             format=format_,

@@ -99,7 +99,7 @@ class Conversations:
             found = await self._find(connection, principal, conversation_id)
             self._may_change(principal, found.graph, {*request.set, *request.unset})
             if found.facts_version == request.version:
-                _check(facts.changed(found.facts, request.set, request.unset))
+                _check(found.facts, facts.changed(found.facts, request.set, request.unset))
             changed = await conversations.set_facts(
                 connection,
                 found.id,
@@ -170,10 +170,10 @@ def _listed(active: Run | None, pending: dict[str, list[Interrupt]]) -> RunOut |
     return None if active is None else RunOut.of(active, pending[active.id])
 
 
-def _check(changed: dict[str, Any]) -> None:
-    """What would come out is within the bounds, too."""
+def _check(before: dict[str, Any], changed: dict[str, Any]) -> None:
+    """What would come out is within the bounds too, or nearer to them than it was."""
     try:
-        facts.check(changed)
+        facts.check_change(before, changed)
     except ValueError as error:
         raise Refused("VALIDATION", f"facts: {error}") from error
 

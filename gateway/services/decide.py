@@ -122,11 +122,12 @@ async def _answer(
     connection: Connection, case: Case, before: Run, decided: Sequence[Interrupt]
 ) -> Answer:
     if not case.owner:
-        return {"interrupt": wire(decided[0])}
+        shown = [wire(row) for row in decided]
+        return {"interrupt": shown[0], "interrupts": shown}
     run = await runs.find(connection, before.id) or before
     pending = await interrupts.of_run(connection, run.id, "pending")
-    shown = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
-    return {"run": shown, "after": before.last_sequence}
+    view = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
+    return {"run": view, "after": before.last_sequence}
 
 
 def _order(told: Told, order: str, run: Run) -> None:

@@ -99,7 +99,7 @@ async def test_step_2_an_approver_sees_the_interrupt_and_nothing_else(
     assert [i["id"] for i in inbox] == [asked.id]
     response = await asked.decide(headers=boss)
     assert response.status_code == 202
-    assert set(response.json()) == {"interrupt"}
+    assert set(response.json()) == {"interrupt", "interrupts"}
     assert response.json()["interrupt"]["resolvedBy"] == "boss"
     for path in ("", "/events"):
         seen = await edge.client.get(f"/api/runs/{asked.run.id}{path}", headers=boss)
@@ -300,6 +300,26 @@ async def test_a_map_is_taken_as_a_whole_or_not_at_all(
     assert [row.answer for row in await asked.stored(database)] == [
         {"value": None},
         {"value": {"any": ["json"]}},
+    ]
+
+
+async def test_an_approver_is_told_of_every_question_that_a_map_has_answered(
+    edge: Edge, runner: FakeRunner, database: Database
+) -> None:
+    needed = {"required_permission": "pumps.restart"}
+    asked = await ask(edge, runner, needed, needed)
+    first, second = (question.id for question in asked.questions)
+    values = {second: "two", first: "one"}
+    taken = await asked.send({"resume": values}, **bearer("boss", "pumps.restart"))
+    assert taken.status_code == 202, taken.text
+    told = taken.json()["interrupts"]
+    assert taken.json() == {"interrupt": told[0], "interrupts": told}
+    assert [(one["id"], one["decision"], one["resolvedBy"]) for one in told] == [
+        (id_, {"resume": value}, "boss") for id_, value in values.items()
+    ]
+    assert [(row.decision, row.resolved_by) for row in await asked.stored(database)] == [
+        ({"resume": "one"}, "boss"),
+        ({"resume": "two"}, "boss"),
     ]
 
 

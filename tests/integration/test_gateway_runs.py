@@ -384,6 +384,24 @@ async def test_facts_that_take_more_room_than_their_text_are_refused(edge: Edge)
     assert code(made) == (422, "VALIDATION")
 
 
+async def test_facts_of_a_graph_beyond_their_bound_can_be_made_smaller_step_by_step(
+    edge: Edge, database: Database
+) -> None:
+    talk = await conversation(edge)
+    async with database.connect() as connection:
+        await connection.rows(
+            "UPDATE conversations SET facts = $1::jsonb WHERE id = $2",
+            *({f"a{n}": "x" * 9_000 for n in range(4)}, talk["id"]),
+        )
+    url = f"/api/conversations/{talk['id']}/facts"
+    more = await edge.client.patch(url, json={"set": {"b": 1}, "version": 1})
+    assert code(more) == (422, "VALIDATION")
+    for version, key in enumerate(["a0", "a1", "a2"], 1):
+        less = await edge.client.patch(url, json={"unset": [key], "version": version})
+        assert less.status_code == 200, less.text
+    assert (await edge.client.patch(url, json={"set": {"b": 1}, "version": 4})).status_code == 200
+
+
 async def test_of_changes_of_facts_at_once_one_wins_and_the_others_learn_the_current_ones(
     edge: Edge,
 ) -> None:

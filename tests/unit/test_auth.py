@@ -102,6 +102,12 @@ async def test_without_a_bearer_token_nobody_is_asking(header: str | None) -> No
         claims(nbf=datetime.now(UTC) + SOON),
         claims(permissions={"ops": True}),
         claims(permissions=[1]),
+        claims(sub="a\ud800"),
+        claims(sub="\udc00a"),
+        claims(permissions=["a\ud800"]),
+        claims(permissions=["a\0"]),
+        claims(permissions="a\ud800 b"),
+        claims(scope="a b\0"),
     ],
 )
 async def test_a_token_that_lacks_something_is_refused(payload: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from common.hitl import (
     answer,
     question,
     rejection,
+    response_types,
     validate_raw,
 )
 from common.masking import MASK, Masker
@@ -276,7 +277,7 @@ def test_what_is_no_decision_is_refused(decision: Any, value: Any) -> None:
         (asked(batched("mail", allowed=["approve"])), "reject", "allowed are: approve"),
         (asked(batched("a", "b")), {"edit": {"x": 1}}, "'edit' is not allowed"),
         (asked({**INBOX, "config": {"allow_accept": True}}), {"edit": {}}, "allowed are: approve"),
-        (asked({**INBOX, "config": {}}), "approve", "allowed are: none"),
+        (asked({**INBOX, "config": {}}), "approve", "allowed are: reject"),
         (asked(SELECT), {"select": "c"}, "none of the options"),
         (asked(SELECT), {"select": True}, "none of the options"),
         (asked(SELECT), {"select": {"value": 2, "label": "two"}}, "none of the options"),
@@ -569,3 +570,38 @@ def test_an_action_of_which_there_is_too_much_keeps_its_name() -> None:
 def test_a_schema_that_leads_nowhere_does_not_stop_anybody(schema: Any) -> None:
     found = replace(asked(PROVIDE), answer_schema={"values": schema})
     assert isinstance(answer(found, {"fill": {"a": "1"}}), Answer)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        batched("mail", allowed=()),
+        batched("mail", allowed=("shrug",)),
+        {
+            **batched("mail", "call"),
+            "review_configs": [
+                {"action_name": "mail", "allowed_decisions": ["approve", "reject"]},
+                {"action_name": "call", "allowed_decisions": []},
+            ],
+        },
+        {**INBOX, "config": {}},
+        {**INBOX, "config": dict.fromkeys(INBOX["config"], False)},
+    ],
+)
+def test_a_question_that_allows_no_decision_can_still_be_rejected_which_ends_the_run(
+    value: Any,
+) -> None:
+    """Its graph refuses every answer, so it gets none."""
+    made = asked(value, replace(SPEC, on_reject="continue"))
+    assert made.allowed_decisions == ["reject"]
+    assert answer(made, "reject") == CancelRun(None)
+    assert isinstance(answer(made, "approve"), Invalid)
+    assert made.on_expire == "cancel"
+    assert response_types(made.allowed_decisions) == ["reject"]
+
+
+@pytest.mark.parametrize("permission", ["", None])
+@pytest.mark.parametrize("more", [{}, {"args": 5}])
+def test_no_permission_is_required_where_none_is_named(permission: Any, more: Any) -> None:
+    value = {"steadyrun": "confirm_action", "action": "pay", "requiredPermission": permission}
+    assert asked({**value, **more}).required_permission is None
