@@ -2,10 +2,13 @@
 
 Every runner looks once a second, by an index that holds pending questions only: a look that finds
 nothing costs a few microseconds of Postgres, so that the number of runners does not matter. Who
-comes second to a run finds it locked or done.
+comes second to a run finds it locked or done. A run that cannot be expired is set aside for a
+while, so that it neither hides those behind it nor fails every second.
 """
 
 import random
+import time
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -22,42 +25,83 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 1.0
 PORTION: Final = 20
+PAUSE_MIN_S: Final = 5.0
+PAUSE_MAX_S: Final = 300.0
+ASIDE_MAX: Final = 1000
+
+
+class Aside:
+    """Runs that could not be expired: each waits twice as long as the last time. Bounded: of more
+    than so many the first is tried again at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[str, tuple[float, float]] = {}  # until when, and how long that was
+
+    def put(self, run_id: str) -> None:
+        _, pause_s = self._runs.pop(run_id, (0.0, PAUSE_MIN_S / 2))
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        self._runs[run_id] = self._clock() + pause_s, pause_s
+        if len(self._runs) > ASIDE_MAX:
+            del self._runs[next(iter(self._runs))]
+
+    def take_back(self, run_id: str) -> None:
+        self._runs.pop(run_id, None)
+
+    def waiting(self) -> set[str]:
+        now = self._clock()
+        return {run_id for run_id, (until, _) in self._runs.items() if now < until}
 
 
 class Expirer:
     def __init__(
-        self, db: Database, owner: OwnerActs, signals: Signals, *, interval_s: float = INTERVAL_S
+        self,
+        db: Database,
+        owner: OwnerActs,
+        signals: Signals,
+        *,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db, self._owner, self._signals = db, owner, signals
         self._interval_s = interval_s
+        self._aside = Aside(clock)
 
     async def run(self) -> None:
         """Ends by cancellation."""
-        await keep_house("expire", self._sweep_all, self._interval_s)
-
-    async def _sweep_all(self) -> None:
-        while await self.sweep() == PORTION:
-            pass
+        await keep_house("expire", self.sweep, self._interval_s)
 
     async def sweep(self) -> int:
-        """A portion of what is overdue; how many runs were expired by us. Raises Unavailable."""
+        """All that is overdue, each run once; how many were expired by us. Raises Unavailable."""
+        passed, count = self._aside.waiting(), 0
+        while overdue := await self._overdue(passed):
+            for run_id in overdue:
+                if await self._expire_and_tell(run_id):
+                    count += 1
+                else:
+                    passed.add(run_id)
+        return count
+
+    async def _overdue(self, passed: set[str]) -> list[str]:
         async with self._db.connect() as connection:
-            overdue = await interrupts.overdue_runs(connection, PORTION)
+            overdue = await interrupts.overdue_runs(connection, PORTION, but=passed)
         random.shuffle(overdue)  # two that sweep at once shall not queue behind each other
-        return sum([await self._expire_and_tell(run_id) for run_id in overdue])
+        return overdue
 
     async def _expire_and_tell(self, run_id: str) -> bool:
         """Told at once, and one that cannot be expired holds up no other."""
         try:
-            if (expired := await self._expire(run_id)) is None:
-                return False
-            await self._tell(expired)
+            expired = await self._expire(run_id)
+            if expired is not None:
+                await self._tell(expired)
         except Unavailable:
             raise
         except Exception:
             log.exception("expiry_failed", run_id=run_id)
+            self._aside.put(run_id)
             return False
-        return True
+        self._aside.take_back(run_id)
+        return expired is not None
 
     async def _expire(self, run_id: str) -> Expired | None:
         try:

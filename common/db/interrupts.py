@@ -5,7 +5,7 @@ as {"value": …}; it is sent until the durable state shows that it was `taken` 
 `told` says that `interrupt_resolved` is in the run's log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -211,9 +211,12 @@ async def overdue_of(connection: Connection, run_id: str) -> list[Interrupt]:
     return [Interrupt(*row) for row in rows]
 
 
-async def overdue_runs(connection: Connection, limit: int) -> list[str]:
-    """Runs with pending ones whose time is over, for the sweep of any process (common.expiry)."""
-    return [row[0] for row in await _OVERDUE_RUNS.rows(connection, limit=limit)]
+async def overdue_runs(
+    connection: Connection, limit: int, *, but: Collection[str] = ()
+) -> list[str]:
+    """Runs with pending ones whose time is over, for the sweep of any process (common.expiry):
+    those of the `limit` longest overdue, `but` these runs left out. Empty: there is no other."""
+    return [row[0] for row in await _OVERDUE_RUNS.rows(connection, limit=limit, but=[*but])]
 
 
 async def mark_told(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
@@ -332,7 +335,8 @@ SELECT {_COLUMNS} FROM interrupts WHERE run_id = :run AND {_IS_OVERDUE} ORDER BY
 
 _OVERDUE_RUNS = Statement(f"""
 SELECT DISTINCT run_id FROM (
-    SELECT run_id FROM interrupts WHERE {_IS_OVERDUE} ORDER BY expires_at LIMIT :limit) AS first
+    SELECT run_id FROM interrupts WHERE {_IS_OVERDUE} AND run_id <> ALL(:but::text[])
+     ORDER BY expires_at LIMIT :limit) AS first
 """)
 
 _MARK_TOLD_UNHELD = Statement("""

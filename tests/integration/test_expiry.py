@@ -17,7 +17,7 @@ from common.db.runs import Run
 from common.errors import Unavailable
 from common.ownership import OwnerActs
 from deploy.state import free_port
-from runner.expirer import Expirer
+from runner.expirer import ASIDE_MAX, PAUSE_MAX_S, PAUSE_MIN_S, PORTION, Aside, Expirer
 from tests.support import rows
 from tests.support.edge import Edge
 from tests.support.fake_runner import FakeRun, FakeRunner
@@ -349,10 +349,12 @@ async def test_the_loop_expires_by_itself_and_outlives_faults(
 class Refusing(OwnerActs):
     """Cannot end one run, whatever the reason."""
 
-    run_id = ""
+    run_ids: Sequence[str] = ()
+    tried = 0
 
     async def end(self, connection: Any, run: Run, reason: Any) -> Any:
-        if run.id == self.run_id:
+        if run.id in self.run_ids:
+            self.tried += 1
             raise RuntimeError("this run cannot be ended")
         return await super().end(connection, run, reason)
 
@@ -364,11 +366,52 @@ async def test_a_run_that_cannot_be_expired_holds_up_no_other(
     await world.overdue(*(row for _, [row] in asked))
     signals = Signals(bus)
     owner = Refusing(database, log, signals)
-    owner.run_id = asked[0][0].id
+    owner.run_ids = [asked[0][0].id]
     assert await Expirer(database, owner, signals).sweep() == 5
     assert (await world.run(asked[0][0])).status == "interrupted"
     for run, _ in asked[1:]:
         assert [e["type"] for e in await world.events(run)][-1] == "cancelled"
+
+
+async def test_runs_that_cannot_be_expired_do_not_hide_those_behind_them(
+    world: World, database: Database, log: LogConnection, bus: Bus
+) -> None:
+    asked = [await world.ask({}) for _ in range(PORTION + 2)]
+    for n, (_, [row]) in enumerate(asked):
+        await world.overdue(row, by_s=1000 - n)
+    signals = Signals(bus)
+    owner, now = Refusing(database, log, signals), 0.0
+    owner.run_ids = [run.id for run, _ in asked[:PORTION]]
+    sweeping = Expirer(database, owner, signals, clock=lambda: now)
+    assert await sweeping.sweep() == 2
+    assert owner.tried == PORTION
+    assert await sweeping.sweep() == 0
+    assert owner.tried == PORTION  # set aside
+    now = PAUSE_MIN_S
+    owner.run_ids = owner.run_ids[:1]
+    assert await sweeping.sweep() == PORTION - 1
+    assert owner.tried == PORTION + 1
+    now += 2 * PAUSE_MIN_S - 0.1
+    owner.run_ids = ()
+    assert await sweeping.sweep() == 0  # twice as long the second time
+    now += 0.2
+    assert await sweeping.sweep() == 1
+
+
+def test_what_is_set_aside_is_bounded_and_waits_no_longer_than_five_minutes() -> None:
+    now = 0.0
+    aside = Aside(lambda: now)
+    for n in range(ASIDE_MAX + 1):
+        aside.put(f"run_{n}")
+    assert aside.waiting() == {f"run_{n}" for n in range(1, ASIDE_MAX + 1)}
+    for _ in range(20):
+        aside.put("run_7")
+    now = PAUSE_MAX_S
+    assert aside.waiting() == set()
+    aside.take_back("run_7")
+    aside.put("run_7")
+    now += PAUSE_MIN_S
+    assert aside.waiting() == set()
 
 
 async def _ended(world: World, run: FakeRun) -> bool:
