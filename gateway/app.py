@@ -54,6 +54,7 @@ from gateway.services.follow import Channels, Hub
 from gateway.services.history import History
 from gateway.services.hooks import Hooks
 from gateway.services.idempotency import Forgetting
+from gateway.services.inbox import Inbox
 from gateway.services.limits import RequestLimit, StreamPlaces
 from gateway.services.operations import Operations
 from gateway.services.resume import Resume
@@ -237,7 +238,7 @@ def _add_routes(app: FastAPI, gateway: Gateway) -> Events:
     app.router.routes += [events.route(), *console.routes(demo=settings.demo)]
     app.include_router(runs.router(acts, resume, streams, tickets, asks))
     app.include_router(conversations.router(Conversations(db, acts, gateway.graphs), asks))
-    app.include_router(interrupts.router(db, asks))
+    app.include_router(interrupts.router(Inbox(db, hooks), asks))
     sessions = Sessions(db, acts, resume, owner, gateway.graphs)
     waits = Waits(db, gateway.hub, gateway.places, gateway.drain, settings.sync_wait_s)
     app.include_router(agent.router(sessions, waits, asks))

@@ -107,6 +107,7 @@ ACTIVE_OF = Statement(
     f"SELECT {COLUMNS} FROM runs"
     f" WHERE conversation_id = ANY(:conversations::text[]) AND {IS_ACTIVE}"
 )
+GRAPHS_OF = Statement("SELECT id, graph FROM runs WHERE id = ANY(:ids::text[])")
 LATEST = Statement(f"""
 SELECT {COLUMNS} FROM runs WHERE conversation_id = :conversation ORDER BY position DESC LIMIT 1
 """)

@@ -171,6 +171,11 @@ async def active_of(connection: Connection, conversation_ids: list[str]) -> dict
     return {row["conversation_id"]: Run(*row) for row in rows}
 
 
+async def graphs_of(connection: Connection, run_ids: Sequence[str]) -> dict[str, str]:
+    """The graph's name by run; one that is deleted is missing."""
+    return {row[0]: row[1] for row in await run_sql.GRAPHS_OF.rows(connection, ids=[*run_ids])}
+
+
 async def latest(connection: Connection, conversation_id: str) -> Run | None:
     """The newest run of a conversation, whatever its status."""
     row = await run_sql.LATEST.row(connection, conversation=conversation_id)

@@ -4,16 +4,15 @@ from typing import Any
 
 from fastapi import APIRouter, Depends
 
-from common.db import interrupts
-from common.db.engine import Database
 from common.runs import InterruptStatus
 from gateway.auth import Principal
 from gateway.routes.callers import Caller
 from gateway.routes.conversations import Cursor, Limit
 from gateway.schemas import InterruptOut, Page
+from gateway.services.inbox import Inbox
 
 
-def router(db: Database, caller: Caller) -> APIRouter:
+def router(inbox: Inbox, caller: Caller) -> APIRouter:
     routes = APIRouter(prefix="/api/interrupts", tags=["interrupts"])
     who: Any = Depends(caller)
 
@@ -25,10 +24,6 @@ def router(db: Database, caller: Caller) -> APIRouter:
         limit: Limit = 50,
     ) -> Page[InterruptOut]:
         """All that the caller may decide, newest first."""
-        async with db.connect() as connection:
-            rows, after = await interrupts.inbox(
-                connection, principal.user, sorted(principal.permissions), status, cursor, limit
-            )
-        return Page(items=[InterruptOut.of(row) for row in rows], next_cursor=after)
+        return await inbox.page(principal, status, cursor, limit)
 
     return routes

@@ -39,7 +39,8 @@ class Guard:
     def authorize(self, principal, interrupt):
         calls.append("authorize")
         slow("authorize")
-        return permitted["authorize"]
+        found = permitted["authorize"]
+        return found(principal, interrupt) if callable(found) else found
 
     async def reload(self, resource):
         calls.append("reload")
