@@ -18,6 +18,7 @@ from common.db import interrupts, runs
 from common.db.engine import Connection
 from common.db.interrupts import Interrupt
 from common.db.runs import Run
+from common.ending import end
 from common.ownership import Act, OwnerActs
 
 
@@ -46,7 +47,7 @@ async def expire(
     answers = {question.id: _answer(question) for question in questions}
     if any(answer is None for answer in answers.values()):
         await interrupts.expire_overdue(connection, run_id)
-        act = await _end(connection, owner, run, at_once)
+        act = await end(connection, owner, run, "expired", at_once=at_once)
         return Expired(run, questions, act, "cancel")
     for question_id, answer in answers.items():
         await interrupts.decide(
@@ -61,12 +62,3 @@ def _answer(question: Interrupt) -> dict[str, object] | None:
         return None
     rejection = hitl.rejection(question)
     return None if rejection is None else {"value": rejection.value}
-
-
-async def _end(connection: Connection, owner: OwnerActs, run: Run, at_once: bool) -> Act | None:
-    """The first reason counts, as for every cancellation."""
-    reason = run.cancel_requested or "expired"
-    act = await owner.end(connection, run, reason) if at_once else None
-    if act is None:
-        await runs.request_cancel(connection, run.id, reason)
-    return act

@@ -110,13 +110,14 @@ class OwnerActs:
         self._signals = signals
         self._telling: set[asyncio.Task[None]] = set()
 
-    async def cancel(self, run: Run, reason: CancelReason) -> Run:
-        """Ends it at once if nobody holds it, else asks its runner to. Idempotent.
+    async def cancel(self, run: Run, reason: CancelReason, *, by: str | None = None) -> Run:
+        """Ends it at once if nobody holds it, else asks its runner to. Idempotent. `by`: the user
+        who asks for it.
 
         Gives the run as it is then. Raises Unavailable: Postgres is away, or Redis is and a dead
         runner may have left a tail in it; the request stays, and a runner will follow it.
         """
-        requested, act = await self._cancel_once(run, reason)
+        requested, act = await self._cancel_once(run, reason, by)
         if act is not None:
             await self.tell(act)
             return act.run
@@ -190,10 +191,12 @@ class OwnerActs:
         if task.done():
             task.result()
 
-    async def _cancel_once(self, run: Run, reason: CancelReason) -> tuple[Run | None, Act | None]:
+    async def _cancel_once(
+        self, run: Run, reason: CancelReason, by: str | None
+    ) -> tuple[Run | None, Act | None]:
         """The request is committed first: it outlives whatever stops the act."""
         async with self._db.connect() as connection:
-            requested = await runs.request_cancel(connection, run.id, reason)
+            requested = await runs.request_cancel(connection, run.id, reason, by=by)
         if requested is None or requested.status == "running":
             return requested or await self._find(run.id), None
         async with self._db.begin() as connection:

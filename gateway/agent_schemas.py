@@ -53,7 +53,8 @@ class InterruptData(BaseModel):
 
 
 class AgentAnswer(BaseModel):
-    """`result` is the graph's final state; its `messages` are those of this run."""
+    """`result` is the graph's final state; its `messages` are those of this run. `cancelled_by`:
+    the user who cancelled it, or whose reject did."""
 
     session_id: str
     task_id: str
@@ -61,6 +62,7 @@ class AgentAnswer(BaseModel):
     message: str | None = None
     result: dict[str, Any] | None = None
     interrupt_data: InterruptData | None = None
+    cancelled_by: str | None = None
 
 
 class SessionAnswer(BaseModel):

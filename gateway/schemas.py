@@ -236,6 +236,8 @@ class RunOut(_Wire):
     message_id: str | None
     error: dict[str, Any] | None
     cancel_reason: str | None
+    cancelled_by: str | None
+    cancelled_at: Moment | None
     on_disconnect: OnDisconnect
     metadata: dict[str, Any]
     created_at: Moment
@@ -248,6 +250,9 @@ class RunOut(_Wire):
         fields = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         fields["pending_interrupts"] = [InterruptOut.of(interrupt) for interrupt in pending]
         fields["last_sequence"] = max(row.last_sequence, last_sequence or 0)
+        ended = row.status == "cancelled"  # it may have completed before it was told
+        fields["cancelled_by"] = row.cancel_requested_by if ended else None
+        fields["cancelled_at"] = (row.cancel_requested_at or row.finished_at) if ended else None
         return cls(**fields)
 
 

@@ -6,7 +6,7 @@ gateways and runners may restart while new ones are rolled out (style of `common
 
 from common.db.engine import Connection
 
-NEEDED = "0009"
+NEEDED = "0010"
 """The revision whose tables and columns this program uses; revisions are numbers of four digits."""
 
 

@@ -41,6 +41,8 @@ _FIELDS = [
     "paused_at",
     "executed_s",
     "traceparent",
+    "cancel_requested_by",
+    "cancel_requested_at",
 ]
 COLUMNS = ", ".join(_FIELDS)
 _COLUMNS_OF_R = ", ".join(f"r.{field}" for field in _FIELDS)
@@ -77,11 +79,18 @@ LOCK_ACTIVE = Statement(f"""
 SELECT id FROM runs WHERE conversation_id = :conversation AND {IS_ACTIVE} FOR NO KEY UPDATE
 """)
 
+# the first request counts: its reason, who made it and when
+_CANCEL_REQUESTED = """cancel_requested = coalesce(cancel_requested, {reason}),
+       cancel_requested_by = CASE WHEN cancel_requested IS NULL THEN {by}
+                                  ELSE cancel_requested_by END,
+       cancel_requested_at = CASE WHEN cancel_requested IS NULL THEN clock_timestamp()
+                                  ELSE cancel_requested_at END"""
+
 SUPERSEDE = Statement(
-    """
+    f"""
 WITH superseded AS (
     UPDATE runs SET followed = followed OR NOT waiting, rollback = rollback OR :rollback,
-           cancel_requested = coalesce(cancel_requested, 'superseded'),
+           {_CANCEL_REQUESTED.format(reason="'superseded'", by=":user::text")},
            updated_at = clock_timestamp()
      WHERE conversation_id = :conversation AND finished_at IS NULL
     RETURNING waiting),"""
@@ -232,13 +241,13 @@ UPDATE runs SET principal = :principal::jsonb WHERE id = :id AND finished_at IS 
 
 # the first request counts its age from then on: asking again must not postpone it
 REQUEST_CANCEL = Statement(f"""
-UPDATE runs SET cancel_requested = coalesce(cancel_requested, :reason),
+UPDATE runs SET {_CANCEL_REQUESTED.format(reason=":reason", by=":by::text")},
        updated_at = CASE WHEN cancel_requested IS NULL THEN clock_timestamp() ELSE updated_at END
  WHERE id = :id AND finished_at IS NULL RETURNING {COLUMNS}
 """)
 
-ABANDON = Statement("""
-UPDATE runs SET cancel_requested = coalesce(cancel_requested, 'disconnected'),
+ABANDON = Statement(f"""
+UPDATE runs SET {_CANCEL_REQUESTED.format(reason="'disconnected'", by="NULL")},
        updated_at = clock_timestamp()
   FROM unnest(:ids::text[], :epochs::int[]) AS held (id, epoch)
  WHERE runs.id = held.id AND runs.epoch = held.epoch AND runs.status = 'running'

@@ -66,6 +66,8 @@ class Run:
     paused_at: str | None
     executed_s: float
     traceparent: str | None
+    cancel_requested_by: str | None
+    cancel_requested_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +390,12 @@ async def note_principal(connection: Connection, run_id: str, principal: dict[st
     await run_sql.NOTE_PRINCIPAL.rows(connection, id=run_id, principal=principal)
 
 
-async def request_cancel(connection: Connection, run_id: str, reason: CancelReason) -> Run | None:
-    """The first reason counts. Gives the run; None if it has ended or never was."""
-    row = await run_sql.REQUEST_CANCEL.row(connection, id=run_id, reason=reason)
+async def request_cancel(
+    connection: Connection, run_id: str, reason: CancelReason, *, by: str | None = None
+) -> Run | None:
+    """The first reason counts, and `by` whom it was: a user; None where nobody asked. Gives the
+    run; None if it has ended or never was."""
+    row = await run_sql.REQUEST_CANCEL.row(connection, id=run_id, reason=reason, by=by)
     return None if row is None else Run(*row)
 
 

@@ -169,6 +169,8 @@ runs = Table(
     _moment("claimed_at", null=True),
     _moment("overdue_at", null=True),
     Column("traceparent", Text),
+    Column("cancel_requested_by", Text),
+    _moment("cancel_requested_at", null=True),
     CheckConstraint(one_of("status", STATUSES), name="runs_status"),
     CheckConstraint("(status = 'running') = (runner_id IS NOT NULL)", name="runs_runner"),
     CheckConstraint(f"({IS_TERMINAL}) = (finished_at IS NOT NULL)", name="runs_finished"),

@@ -56,6 +56,8 @@ class Run(TypedDict):
     messageId: str | None
     error: RunError | None
     cancelReason: str | None
+    cancelledBy: str | None
+    cancelledAt: str | None
     onDisconnect: OnDisconnect
     metadata: Json
     createdAt: str

@@ -42,7 +42,8 @@ async def answer_of(connection: Connection, run: Run) -> AgentAnswer:
     elif made.status == "error":
         made.message = str((run.error or {}).get("message", "the run has failed"))
     elif made.status == "completed":
-        made.message = CANCELLED[run.cancel_reason] if run.cancel_reason else None
+        if run.cancel_reason is not None:
+            made.message, made.cancelled_by = CANCELLED[run.cancel_reason], run.cancel_requested_by
         said = await messages.of_run(connection, run.id, _MESSAGES_MAX, _MESSAGES_BYTES)
         made.result = _result(run.output, said)
     return made

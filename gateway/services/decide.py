@@ -12,6 +12,7 @@ from common.db import conversations, interrupts, runs
 from common.db.engine import Connection
 from common.db.interrupts import Interrupt
 from common.db.runs import Run
+from common.ending import end
 from common.errors import Refused
 from common.ownership import Act, OwnerActs
 from gateway.schemas import RunOut
@@ -51,7 +52,7 @@ class Decide:
             raise not_found()
         decided = [await _win(connection, case, choice) for choice in choices]
         if any(choice.cancels for choice in choices):
-            await self._end(connection, run, told)
+            await self._end(connection, case, run, told)
         else:
             await self._queue(connection, case, run, told)
         return await _answer(connection, case, run, decided)
@@ -74,11 +75,11 @@ class Decide:
             signal = self._signals.cancel if order == "cancel" else self._signals.decided
             await signal(runner_id, run_id)
 
-    async def _end(self, connection: Connection, run: Run, told: Told) -> None:
+    async def _end(self, connection: Connection, case: Case, run: Run, told: Told) -> None:
         """5: a reject that cancels; no tool runs."""
-        told.act = await self._owner.end(connection, run, "rejected")
+        by = case.principal.user
+        told.act = await end(connection, self._owner, run, "rejected", by=by)
         if told.act is None:
-            await runs.request_cancel(connection, run.id, "rejected")
             _order(told, "cancel", run)
 
     async def _queue(self, connection: Connection, case: Case, run: Run, told: Told) -> None:

@@ -132,7 +132,7 @@ class Runs:
         run = await self.find(principal, run_id)
         if run.status in TERMINAL_STATUSES:
             return run
-        return await self._owner.cancel(run, "user")
+        return await self._owner.cancel(run, "user", by=principal.user)
 
     def _check_size(self, request: RunRequest) -> None:
         if len(request.message.content.encode()) > self._content_bytes_max:

@@ -115,7 +115,7 @@ class Sessions:
             session = await self._session(connection, user)
             unended = await runs.unended(connection, session.id)
             for run in unended:
-                await runs.request_cancel(connection, run.id, "user")
+                await runs.request_cancel(connection, run.id, "user", by=user)
             await conversations.end_session(connection, user)
         await self._cancel(unended)
 

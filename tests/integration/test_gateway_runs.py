@@ -54,7 +54,8 @@ async def test_a_run_has_the_fields_of_the_contract(edge: Edge) -> None:
     assert set(run) == {
         "id", "conversationId", "userMessageId", "graph", "status", "epoch", "lastSequence",
         "pendingInterrupts", "next", "output", "messageId", "error", "cancelReason",
-        "onDisconnect", "metadata", "createdAt", "startedAt", "finishedAt", "updatedAt",
+        "cancelledBy", "cancelledAt", "onDisconnect", "metadata", "createdAt", "startedAt",
+        "finishedAt", "updatedAt",
     }  # fmt: skip
     assert (run["status"], run["epoch"], run["metadata"]) == ("queued", 0, {"from": "test"})
     assert made["streamUrl"].startswith(f"/api/runs/{run['id']}/events?after=0&ticket=")

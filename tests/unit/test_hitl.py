@@ -585,7 +585,7 @@ def test_a_schema_that_leads_nowhere_does_not_stop_anybody(schema: Any) -> None:
             ],
         },
         {**INBOX, "config": {}},
-        {**INBOX, "config": dict.fromkeys(INBOX["config"], False)},
+        {**INBOX, "config": {"allow_accept": False, "allow_ignore": False}},
     ],
 )
 def test_a_question_that_allows_no_decision_can_still_be_rejected_which_ends_the_run(
