@@ -122,6 +122,11 @@ class GatewaySettings(Settings):
     send_timeout_s: Seconds = Field(
         20, description="a client that takes nothing for so long is aborted; it can come back"
     )
+    receive_timeout_s: Seconds = Field(
+        30,
+        description="a client that owes the rest of a request, all of its head or the next bytes of"
+        " its body, for so long gets 408, and its connection is closed",
+    )
     ring_bytes_max: int = Field(256 << 10, ge=4096, description="live frames kept per followed run")
     follow_linger_s: Seconds = Field(
         3, description="how long a run is still followed after its last stream has gone"

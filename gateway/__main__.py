@@ -50,7 +50,13 @@ async def _serve(app: object, settings: GatewaySettings) -> None:
     except OSError as error:
         where = f"{settings.gateway_host}:{settings.gateway_port}"
         raise Misconfigured(f"cannot listen on {where}: {error.strerror}") from error
-    await server(front, gateway.drain, settings.drain_window_s).serve(sockets=[listener])
+    running = server(
+        front,
+        gateway.drain,
+        settings.drain_window_s,
+        receive_timeout_s=settings.receive_timeout_s,
+    )
+    await running.serve(sockets=[listener])
 
 
 if __name__ == "__main__":

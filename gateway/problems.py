@@ -84,6 +84,28 @@ def problem(
     )
 
 
+def timed_out(after_s: float) -> bytes:
+    """The whole HTTP/1.1 answer to a request whose rest does not come: there is no app to ask."""
+    status = HTTPStatus.REQUEST_TIMEOUT
+    body = orjson.dumps(
+        {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": status.value,
+            "code": "BAD_REQUEST",
+            "detail": f"the rest of the request did not come within {after_s:g} s",
+        }
+    )
+    head = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: application/problem+json",
+        f"Content-Length: {len(body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
 def _standing_headers(code: Code) -> dict[str, str]:
     headers = {"Cache-Control": "no-store"}
     if code == "UNAUTHENTICATED":

@@ -105,6 +105,43 @@ async def test_a_pipelining_client_that_leaves_frees_its_stream(
     assert [r for r in caplog.records if r.levelname == "ERROR"] == []
 
 
+async def has_session(edge: Edge) -> bool:
+    return (await edge.client.get(f"/agent/session/{rows.USER}")).status_code == 200
+
+
+async def test_a_half_request_is_answered_408_and_cuts_no_stream_nor_a_call_that_waits(
+    database_url: str,
+    redis_url: str,
+    redis_prefix: str,
+    runner: FakeRunner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = settings(database_url, redis_url, redis_prefix, receive_timeout_s=0.1)
+    async with serving(options) as edge:
+        call = asyncio.create_task(edge.client.post("/agent/invoke", json={"query": "go"}))
+        await until(lambda: has_session(edge))
+        run = await runner.start()
+        halves = [
+            f"GET {path} HTTP/1.1\r\nHost: x\r\n" for path in ("/healthz", f"/api/runs/{run.id}")
+        ]
+        halves.append(
+            "POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Authorization: {bearer()['Authorization']}\r\nContent-Length: 99\r\n\r\n{{"
+        )
+        async with edge.read(run.id) as reading:
+            await reading.count(1)
+            for half in halves:
+                answer = await raw(edge, half.encode())
+                assert answer.startswith(b"HTTP/1.1 408 "), answer
+                assert answer.count(b"HTTP/1.1") == 1
+            assert await raw(edge) == b""
+            await run.finish(said=["Done."])
+            await reading.over()
+            assert reading.ended
+        assert (await call).json()["status"] == "completed"
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 async def test_a_head_of_any_size_is_not_collected(edge: Edge) -> None:
     answer = await raw(edge, b"GET / HTTP/1.1\r\nX: ", *[b"x" * 8192] * 10)
     assert answer.startswith((b"HTTP/1.1 400", b""))

@@ -84,7 +84,12 @@ async def serving(
     app = create_app(options, graphs or graph_file(), tracing)
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = server(app.state.front, app.state.gateway.drain, options.drain_window_s)
+    running = server(
+        app.state.front,
+        app.state.gateway.drain,
+        options.drain_window_s,
+        receive_timeout_s=options.receive_timeout_s,
+    )
     task = asyncio.create_task(running.serve(sockets=[listener]))
     await until(lambda: running.started)
     edge = Edge(app.state.gateway, running, url)
