@@ -124,9 +124,9 @@ class Gateway:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hub.run())
             group.create_task(forgetting.run())
-            group.create_task(self.watching.run())
+            group.create_task(self.watching.beat.run())
             group.create_task(self.roll.run())
-            group.create_task(self.places.run())
+            group.create_task(self.places.beat.run())
 
     def checks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"postgres": self.db.ping, "redis": self.bus.ping, "gateway": self._serving}

@@ -6,13 +6,11 @@ each gateway allows what it alone would: a limit is a defence, no part of what i
 
 from __future__ import annotations
 
-import asyncio
 import math
-import random
+from functools import partial
 from typing import Any
 
 import orjson
-import structlog
 from starlette.requests import Request
 
 from common.bus.usage import Places, Rate
@@ -20,11 +18,8 @@ from common.db import idempotency
 from common.db.engine import Database
 from common.errors import Refused, Unavailable
 from gateway.metrics import Metrics
+from gateway.services.beat import Beat
 from gateway.sse import Slot, Slots
-
-logger = structlog.get_logger(__name__)
-
-_RETRY_S = 0.5
 
 
 def limited(metrics: Metrics, limit: str, most: int, retry_after_s: float = 1) -> Refused:
@@ -81,23 +76,21 @@ async def _key(request: Request) -> str | None:
 class StreamPlaces:
     """Places for streams and calls that wait: of this process first, then of all gateways.
 
-    `run` says again and again how many a user has here, and once when the number has fallen; a
-    gateway that dies stops counting by itself. `most` 0: only this process's own limits hold.
+    `beat` is to be run: it says how many a user has here, again and again, and once when the number
+    has fallen. `most` 0: only this process's own limits hold, and nothing is said.
     """
 
     def __init__(
         self, slots: Slots, places: Places, most: int, metrics: Metrics, *, beat_interval_s: float
     ) -> None:
-        self._slots, self._places, self._most = slots, places, most
-        self._metrics, self._beat_interval_s = metrics, beat_interval_s
-        self._fallen: set[str] = set()
-        self._changed = asyncio.Event()
+        self._slots, self._places, self._most, self._metrics = slots, places, most, metrics
+        self.beat = Beat("open streams", self._users, self._say, interval_s=beat_interval_s)
 
     async def take(self, user: str) -> Slot:
         """A place; refuses with RATE_LIMITED (429)."""
         slot = self._slots.take(user)
         if self._most:
-            slot.on_free(lambda: self._falls(user))
+            slot.on_free(partial(self.beat.changed, user))
             try:
                 await self._admit(user)
             except BaseException:
@@ -105,43 +98,17 @@ class StreamPlaces:
                 raise
         return slot
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self._beat_interval_s
-        while True:
-            await self._until_changed(due - loop.time())
-            if loop.time() >= due:
-                self._fallen |= self._slots.users
-                due = loop.time() + self._beat_interval_s * random.uniform(0.8, 1.0)
-            await self._say()
-
     async def _admit(self, user: str) -> None:
         try:
             admitted = await self._places.take(user, self._slots.open_of(user), self._most)
         except Unavailable:
-            self._falls(user)  # to be said when Redis is back
+            self.beat.changed(user)  # to be said when Redis is back
             return
         if not admitted:
             raise limited(self._metrics, "streams", self._most)
 
-    def _falls(self, user: str) -> None:
-        self._fallen.add(user)
-        self._changed.set()
+    def _users(self) -> set[str]:
+        return self._slots.users if self._most else set()
 
-    async def _until_changed(self, within_s: float) -> None:
-        try:
-            async with asyncio.timeout(within_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    async def _say(self) -> None:
-        """What cannot be said is said with the next beat, of those that are still here."""
-        self._changed.clear()
-        users, self._fallen = self._fallen, set()
-        try:
-            await self._places.say({user: self._slots.open_of(user) for user in users})
-        except Unavailable as error:
-            logger.warning("open streams cannot be counted", cause=str(error))
-            await asyncio.sleep(_RETRY_S)
+    async def _say(self, users: set[str]) -> None:
+        await self._places.say({user: self._slots.open_of(user) for user in users})
