@@ -192,8 +192,8 @@ class _Parser:
 
     def spec(self, entry: Any, ours: Mapping[str, Any]) -> GraphSpec:
         place = entry.get("path") if isinstance(entry, dict) else entry
-        if unknown := sorted(ours.keys() - _KEYS):
-            raise self.wrong(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+        if unknown := sorted(ours.keys() - KEYS):
+            raise self.wrong(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
         return GraphSpec(
             name=self.name,
             graph=self.reference(place),
@@ -275,7 +275,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "onExpire": ("cancel", "reject"),
     "onDisconnect": ("continue", "cancel"),
 }
-_KEYS = frozenset(_CHOICES) | {
+KEYS = frozenset(_CHOICES) | {
     "guard",
     "resumeValidator",
     "interruptTtlS",

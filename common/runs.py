@@ -8,6 +8,18 @@ The CHECK constraints' test, the guards of the SQL statements and the README's d
       │  ▼        ▼
       │ cancelled interrupted ──► cancelled
       └───────────┘  (a decision, `continue`, a hand-over or a dead runner queues it again)
+
+A run's *epoch* is the number of its owners so far, and the fencing token of whatever they write. It
+begins at 0 and rises by one whenever another owner has it:
+
+* a runner that claims it: at its start, and each time it is taken up again;
+* whoever acts on it while no runner holds it, for one transaction (common/ownership): a decision or
+  `continue` that queues it, a cancellation, a reject or an expiry that ends it. The events of that
+  act (`interrupt_resolved`, `cancelled`) carry this epoch.
+
+So a decision on a run that waits raises it by two: by the gateway that stores it and by the runner
+that goes on; a second decision, while the run is queued or running, by none. A reader may rely on
+this alone: a larger epoch is a later owner, and events of a run never fall back to a smaller one.
 """
 
 from collections.abc import Mapping

@@ -31,9 +31,12 @@ accepted, where the caller of `answer` and `accepted` tells them.
 
 **Resources.** Any payload that is an object may name under "resource" what it is about, as the
 author has seen it: JSON with what identifies it and what must not have changed. The graph's guard
-reads it anew before a decision is accepted; the fields that were noted are compared.
+reads it anew before a decision is accepted; the fields that were noted are compared. Approvals of
+LangChain and Agent Inbox are made by middleware and have no such place: there the guard's
+`resource` names it, by the actions that an answer carries out (`carried_out`).
 """
 
+from common.hitl.actions import carried_out
 from common.hitl.answers import accepted, answer, rejection, validate_raw
 from common.hitl.kinds import Answer, Asked, CancelRun, Invalid, Question
 from common.hitl.plain import plain
@@ -52,6 +55,7 @@ __all__ = [
     "ResponseType",
     "accepted",
     "answer",
+    "carried_out",
     "plain",
     "question",
     "rejection",

@@ -30,6 +30,17 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """A resource as it was noted and as it is now. `action`: the index of the interrupt's action
+    that is about it; None: the question itself has named it."""
+
+    interrupt_id: str
+    noted: Any
+    now: Any
+    action: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A decision that passed its validation: what the graph gets, or that the run ends."""
 

@@ -5,7 +5,6 @@ its time. So what was read here may be old when the decision is stored; `decide`
 its conditional update.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from gateway.services.cases import Case, Choice
 from gateway.services.changes import compared, refuse_changed
 from gateway.services.hooks import Hooks
 from gateway.services.refusals import decided_before, expired, not_found, wire
+from gateway.services.resources import look
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Examine:
             await self._hooks.validate(case.run.graph, values, wires, case.principal)
         if any(choice.cancels for choice in choices):
             return choices
-        current = await self._unchanged(case, request.confirm_version)
+        current = await self._unchanged(case, choices, request.confirm_version)
         return [
             choice.accepting(compared(choice.interrupt.resource, current.get(choice.interrupt.id)))
             for choice in choices
@@ -109,23 +109,17 @@ class Examine:
             raise Refused("VALIDATION", f"resume.{row.id}: {invalid.detail}")
         return Choice(row, self._masker.value({"resume": value}), {"value": value})
 
-    async def _unchanged(self, case: Case, confirmed: str | None) -> dict[str, Any]:
-        """The resources as they are now: what the person has seen, or has accepted."""
-        named = [row for row in case.rows if row.resource is not None]
-        graph, hooks = case.run.graph, self._hooks
-        found = await asyncio.gather(*(hooks.reload(graph, row.resource) for row in named))
-        current = {row.id: resource for row, resource in zip(named, found, strict=True)}
+    async def _unchanged(
+        self, case: Case, choices: Sequence[Choice], confirmed: str | None
+    ) -> dict[str, Any]:
+        """The resources of questions as they are now: what the person has seen, or accepted."""
+        looked = await look(self._hooks, case, choices)
         refuse_changed(
-            case.rows,
-            case.conversation,
-            current,
-            confirmed,
-            self._masker,
-            self._facts(case),
+            case.rows, case.conversation, looked, confirmed, self._masker, self._facts(case)
         )
-        for resource in current.values():
-            await hooks.revalidate(graph, resource, case.principal)
-        return current
+        for one in looked:
+            await self._hooks.revalidate(case.run.graph, one.now, case.principal)
+        return {one.interrupt_id: one.now for one in looked if one.action is None}
 
     def _facts(self, case: Case) -> dict[str, Any] | None:
         spec = self._graphs.graphs.get(case.conversation.graph)

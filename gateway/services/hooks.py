@@ -3,6 +3,10 @@
 A guard is an object (or a class without arguments) with any of these, sync or async:
 
     authorize(principal, interrupt)     raises PermissionError, or gives False: not this caller
+    resource(action, interrupt)         what an action is about, where its question cannot name it
+                                        (LangChain's approvals, Agent Inbox): fields that identify
+                                        it and that must not have changed; None: nothing. `action`
+                                        has `name` and `args`, as shown or as the person made them
     reload(resource)                    the resource as it is now, with the fields that were noted
                                         and any others to show; None: it is gone
     revalidate(resource, principal)     the same as authorize, on the resource as it is now
@@ -27,10 +31,11 @@ from common.masking import Masker
 from gateway.auth import Principal
 from gateway.services.calling import AuthorCode, failed
 
-GuardAct = Literal["authorize", "reload", "revalidate"]
+GuardAct = Literal["authorize", "resource", "reload", "revalidate"]
 Wire = dict[str, Any]
 
 _DETAIL_BYTES_MAX = 500
+_GUARDING: tuple[GuardAct, ...] = ("authorize", "reload", "revalidate")
 
 
 class Hooks:
@@ -55,9 +60,20 @@ class Hooks:
         act = self._act(graph, "reload")
         if act is None:
             return resource
-        what = "the guard's reload"
-        found = await self._code.call(what, act, resource)
-        try:  # written as the noted resource was stored: the two are compared
+        return await self._read("reload", act, resource)
+
+    def names_resources(self, graph: str) -> bool:
+        return self._act(graph, "resource") is not None
+
+    async def resource(self, graph: str, action: Wire, interrupt: Wire) -> Any:
+        """What the action is about; None where the guard does not tell."""
+        act = self._act(graph, "resource")
+        return None if act is None else await self._read("resource", act, action, interrupt)
+
+    async def _read(self, name: GuardAct, act: Callable[..., Any], *arguments: Any) -> Any:
+        what = f"the guard's {name}"
+        found = await self._code.call(what, act, *arguments)
+        try:  # written as a noted resource is stored: the two are compared
             return decode_jsonb(encode_jsonb(hitl.plain(found)))
         except (TypeError, ValueError, RecursionError) as error:
             raise failed(what, act, error) from error
@@ -106,7 +122,8 @@ def _guard(graph: str, reference: Reference) -> Any:
     except Exception as error:  # whatever a user's class does when it is made
         raise Misconfigured(f"graph {graph!r}: {reference} failed: {cause(error)}") from error
     acts = [getattr(guard, name) for name in get_args(GuardAct) if hasattr(guard, name)]
-    if not acts or not all(map(callable, acts)):
-        known = ", ".join(get_args(GuardAct))
+    guards = any(hasattr(guard, name) for name in _GUARDING)
+    if not guards or not all(map(callable, acts)):
+        known = ", ".join(_GUARDING)
         raise Misconfigured(f"graph {graph!r}: {reference} is no guard: it needs one of {known}")
     return guard

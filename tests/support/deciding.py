@@ -42,6 +42,11 @@ class Guard:
         found = permitted["authorize"]
         return found(principal, interrupt) if callable(found) else found
 
+    def resource(self, action, interrupt):
+        calls.append("resource")
+        pump = action["args"].get("pump")
+        return None if pump is None else {"type": "pump", "id": pump, "version": 1}
+
     async def reload(self, resource):
         calls.append("reload")
         if "error" in now:

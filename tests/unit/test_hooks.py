@@ -31,6 +31,7 @@ def hooks(folder: Path, code: str) -> Hooks:
     [
         "class guard:\n    def autorize(self, principal, interrupt): ...",
         "class guard:\n    authorize = True",
+        "class guard:\n    def resource(self, action, interrupt): ...",
         "class guard:\n    def __init__(self, url): ...\n    def reload(self, resource): ...",
         "def guard(principal, interrupt): ...",
     ],
