@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from common.db import interrupt_sql
 from common.db.engine import Connection
 from common.db.paging import at_position, page
-from common.db.statement import Statement
 from common.runs import InterruptStatus, InterruptType
 
 
@@ -84,10 +84,6 @@ class NewInterrupt:
     answer_schema: Any = None
 
 
-_FIELDS = tuple(Interrupt.__dataclass_fields__)
-_COLUMNS = ", ".join(_FIELDS)
-
-
 async def insert(
     connection: Connection, run_id: str, epoch: int, new: Sequence[NewInterrupt]
 ) -> list[Interrupt] | None:
@@ -97,7 +93,9 @@ async def insert(
     """
     if not new:
         return []
-    rows = await _INSERT.rows(connection, run=run_id, epoch=epoch, new=[_values(n) for n in new])
+    rows = await interrupt_sql.INSERT.rows(
+        connection, run=run_id, epoch=epoch, new=[_values(n) for n in new]
+    )
     if not rows:
         return None
     stored = {(row["native_id"], row["asked"]): Interrupt(*row) for row in rows}
@@ -108,38 +106,38 @@ async def of_run(
     connection: Connection, run_id: str, status: InterruptStatus | None = None
 ) -> list[Interrupt]:
     """In the order in which they were asked."""
-    rows = await _OF_RUN.rows(connection, run=run_id, status=status)
+    rows = await interrupt_sql.OF_RUN.rows(connection, run=run_id, status=status)
     return [Interrupt(*row) for row in rows]
 
 
 async def pending_of(connection: Connection, run_ids: Sequence[str]) -> dict[str, list[Interrupt]]:
     """Pending ones by run, for pages of runs and conversations."""
     found: dict[str, list[Interrupt]] = {run_id: [] for run_id in run_ids}
-    for row in await _PENDING_OF.rows(connection, runs=list(run_ids)):
+    for row in await interrupt_sql.PENDING_OF.rows(connection, runs=list(run_ids)):
         found[row["run_id"]].append(Interrupt(*row))
     return found
 
 
 async def untaken(connection: Connection, run_id: str) -> list[Interrupt]:
     """Decided, with an answer for the graph that it has not taken yet."""
-    rows = await _UNTAKEN.rows(connection, run=run_id)
+    rows = await interrupt_sql.UNTAKEN.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
 async def untold(connection: Connection, run_id: str) -> list[Interrupt]:
     """Decided, without `interrupt_resolved` in the log."""
-    rows = await _UNTOLD.rows(connection, run=run_id)
+    rows = await interrupt_sql.UNTOLD.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
 async def now(connection: Connection) -> datetime:
     """The database's clock, which decides what has expired."""
-    moment: datetime = await _NOW.value(connection)
+    moment: datetime = await interrupt_sql.NOW.value(connection)
     return moment
 
 
 async def find(connection: Connection, interrupt_id: str) -> Interrupt | None:
-    row = await _FIND.row(connection, id=interrupt_id)
+    row = await interrupt_sql.FIND.row(connection, id=interrupt_id)
     return None if row is None else Interrupt(*row)
 
 
@@ -154,7 +152,7 @@ async def inbox(
     """All that the caller may decide or might have: by permission, or as the owner where none is
     required (contract §5). Newest first.
     """
-    rows = await _INBOX.rows(
+    rows = await interrupt_sql.INBOX.rows(
         connection,
         user=user_id,
         permissions=list(permissions),
@@ -181,7 +179,7 @@ async def decide(
     run by `runs.lock`. A person's decision on one that has expired loses, too: its status says why.
     So does one whose conversation no longer has the `facts_version` that was compared, if given.
     """
-    row = await _DECIDE.row(
+    row = await interrupt_sql.DECIDE.row(
         connection,
         id=interrupt_id,
         decision=decision,
@@ -195,19 +193,19 @@ async def decide(
 
 async def cancel_pending(connection: Connection, run_id: str) -> list[Interrupt]:
     """What is still pending when the run ends is cancelled. Gives these rows, to tell of them."""
-    rows = await _CANCEL_PENDING.rows(connection, run=run_id)
+    rows = await interrupt_sql.CANCEL_PENDING.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
 async def expire_overdue(connection: Connection, run_id: str) -> list[Interrupt]:
     """Pending ones of a run whose time is over become `expired`, without an answer."""
-    rows = await _EXPIRE_OVERDUE.rows(connection, run=run_id)
+    rows = await interrupt_sql.EXPIRE_OVERDUE.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
 async def overdue_of(connection: Connection, run_id: str) -> list[Interrupt]:
     """Pending ones of a run whose time is over. Under `runs.lock` they stay so."""
-    rows = await _OVERDUE_OF.rows(connection, run=run_id)
+    rows = await interrupt_sql.OVERDUE_OF.rows(connection, run=run_id)
     return [Interrupt(*row) for row in rows]
 
 
@@ -216,26 +214,28 @@ async def overdue_runs(
 ) -> list[str]:
     """Runs with pending ones whose time is over, for the sweep of any process (common.expiry):
     those of the `limit` longest overdue, `but` these runs left out. Empty: there is no other."""
-    return [row[0] for row in await _OVERDUE_RUNS.rows(connection, limit=limit, but=[*but])]
+    return [
+        row[0] for row in await interrupt_sql.OVERDUE_RUNS.rows(connection, limit=limit, but=[*but])
+    ]
 
 
 async def mark_told(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
     """In the transaction that archives their `interrupt_resolved`. Fenced."""
-    return await _MARK_TOLD.found(connection, run=run_id, epoch=epoch, ids=list(ids))
+    return await interrupt_sql.MARK_TOLD.found(connection, run=run_id, epoch=epoch, ids=list(ids))
 
 
 async def mark_told_unheld(connection: Connection, run_id: str, ids: Sequence[str]) -> None:
     """The same for an owner's act (common.ownership), under `runs.lock`."""
-    await _MARK_TOLD_UNHELD.rows(connection, run=run_id, ids=list(ids))
+    await interrupt_sql.MARK_TOLD_UNHELD.rows(connection, run=run_id, ids=list(ids))
 
 
 async def mark_taken(connection: Connection, run_id: str, epoch: int, ids: Sequence[str]) -> bool:
     """The graph has these answers, by its durable state. Fenced. Never taken back."""
-    return await _MARK_TAKEN.found(connection, run=run_id, epoch=epoch, ids=list(ids))
+    return await interrupt_sql.MARK_TAKEN.found(connection, run=run_id, epoch=epoch, ids=list(ids))
 
 
 def _values(new: NewInterrupt) -> dict[str, Any]:
-    """One element of the array that `_INSERT` unpacks; absent is JSON null."""
+    """One element of the array that `INSERT` unpacks; absent is JSON null."""
     return {
         "id": new.id,
         "native_id": new.native_id,
@@ -252,111 +252,3 @@ def _values(new: NewInterrupt) -> dict[str, Any]:
         "resource": new.resource,
         "answer_schema": new.answer_schema,
     }
-
-
-_INSERT = Statement(f"""
-WITH held AS (
-    SELECT id, conversation_id, user_id FROM runs
-     WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE)
-INSERT INTO interrupts (
-       id, run_id, conversation_id, user_id, native_id, asked, type, format, payload,
-       allowed_decisions, actions, on_reject, on_expire, required_permission, expires_at,
-       resource, answer_schema, facts_version)
-SELECT n ->> 'id', held.id, held.conversation_id, held.user_id, n ->> 'native_id',
-       (n ->> 'asked')::int, n ->> 'type', n ->> 'format', n -> 'payload',
-       n -> 'allowed_decisions', n -> 'actions', n ->> 'on_reject', n ->> 'on_expire',
-       n ->> 'required_permission',
-       (n ->> 'expires_at')::timestamptz,
-       nullif(n -> 'resource', 'null'), nullif(n -> 'answer_schema', 'null'),
-       (SELECT facts_version FROM conversations WHERE id = held.conversation_id)
-  FROM held, jsonb_array_elements(:new::jsonb) WITH ORDINALITY AS e(n, place)
- ORDER BY place
-ON CONFLICT (run_id, native_id, asked) DO UPDATE SET native_id = EXCLUDED.native_id
-RETURNING {_COLUMNS}
-""")
-
-_OF_RUN = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts
- WHERE run_id = :run AND (:status::text IS NULL OR status = :status::text) ORDER BY position
-""")
-
-_PENDING_OF = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts
- WHERE run_id = ANY(:runs::text[]) AND status = 'pending' ORDER BY position
-""")
-
-_UNTAKEN = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts
- WHERE run_id = :run AND answer IS NOT NULL AND NOT taken ORDER BY position
-""")
-
-_UNTOLD = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts
- WHERE run_id = :run AND status <> 'pending' AND NOT told ORDER BY resolved_at, position
-""")
-
-_NOW = Statement("SELECT clock_timestamp()")
-
-_FIND = Statement(f"SELECT {_COLUMNS} FROM interrupts WHERE id = :id")
-
-_INBOX = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts
- WHERE status = :status AND (:position::bigint IS NULL OR position < :position::bigint)
-   AND (required_permission = ANY(:permissions::text[])
-        OR (required_permission IS NULL AND user_id = :user))
- ORDER BY position DESC LIMIT :limit
-""")
-
-_DECIDE = Statement(f"""
-UPDATE interrupts SET status = :status, decision = :decision::jsonb, answer = :answer::jsonb,
-       resolved_by = :by, resolved_at = clock_timestamp()
- WHERE id = :id AND status = 'pending'
-   AND (:status::text <> 'resolved' OR expires_at IS NULL OR expires_at > clock_timestamp())
-   AND (:facts_version::int IS NULL OR :facts_version::int = (
-        SELECT facts_version FROM conversations WHERE conversations.id = conversation_id))
-RETURNING {_COLUMNS}
-""")
-
-_CANCEL_PENDING = Statement(f"""
-UPDATE interrupts SET status = 'cancelled', resolved_at = clock_timestamp()
- WHERE run_id = :run AND status = 'pending' RETURNING {_COLUMNS}
-""")
-
-_IS_OVERDUE = "status = 'pending' AND expires_at <= clock_timestamp()"
-
-_EXPIRE_OVERDUE = Statement(f"""
-UPDATE interrupts SET status = 'expired', resolved_at = clock_timestamp()
- WHERE run_id = :run AND {_IS_OVERDUE} RETURNING {_COLUMNS}
-""")
-
-_OVERDUE_OF = Statement(f"""
-SELECT {_COLUMNS} FROM interrupts WHERE run_id = :run AND {_IS_OVERDUE} ORDER BY position
-""")
-
-_OVERDUE_RUNS = Statement(f"""
-SELECT DISTINCT run_id FROM (
-    SELECT run_id FROM interrupts WHERE {_IS_OVERDUE} AND run_id <> ALL(:but::text[])
-     ORDER BY expires_at LIMIT :limit) AS first
-""")
-
-_MARK_TOLD_UNHELD = Statement("""
-UPDATE interrupts SET told = true
- WHERE run_id = :run AND id = ANY(:ids::text[]) AND status <> 'pending'
-""")
-
-_HELD = """
-WITH held AS (SELECT id FROM runs
-               WHERE id = :run AND epoch = :epoch AND status = 'running' FOR SHARE),
-"""
-
-_MARK_TOLD = Statement(f"""{_HELD}
-marked AS (UPDATE interrupts SET told = true FROM held
-            WHERE run_id = held.id AND interrupts.id = ANY(:ids::text[]) AND status <> 'pending')
-SELECT 1 FROM held
-""")
-
-_MARK_TAKEN = Statement(f"""{_HELD}
-marked AS (UPDATE interrupts SET taken = true FROM held
-            WHERE run_id = held.id AND interrupts.id = ANY(:ids::text[]) AND answer IS NOT NULL)
-SELECT 1 FROM held
-""")

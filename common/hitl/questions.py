@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.graphfile import GraphSpec, OnExpire, OnReject
-from common.hitl.kinds import (
-    LANGCHAIN_DECISIONS,
-    Call,
-    Format,
-    InterruptType,
-    Question,
-    ToolSchemas,
-)
+from common.hitl import langchain, ours
+from common.hitl.kinds import Call, Format, InterruptType, Question, ToolSchemas
+from common.hitl.parts import args_of, is_action, text_of
 from common.hitl.plain import plain
-from common.hitl.schemas import validator_of
 from common.masking import Masker
 
 PAYLOAD_BYTES_MAX = 64 << 10
-_KINDS: tuple[InterruptType, ...] = ("confirm_action", "select_option", "provide_input")
 _OPAQUE = ("approve", "reject", "edit", "select", "fill")
 
 
@@ -61,55 +54,60 @@ class _Reader:
 
     def ours(self) -> Question | None:
         asked = self.value
-        kind = asked.get("steadyrun") if isinstance(asked, Mapping) else None
-        if kind not in _KINDS or not _is_ours(asked):
+        if not ours.is_ours(asked):
             return None
+        kind: InterruptType = asked["steadyrun"]
         cancels: OnReject = "cancel" if kind == "confirm_action" else "continue"
         rejectable = asked.get("rejectable", True)
         return self._question(
             kind,
             "steadyrun",
-            allowed=_allowed_of_ours(asked),
-            actions=_actions_of_ours(asked),
+            allowed=ours.allowed(asked),
+            actions=ours.actions(asked),
             on_reject=asked.get("onReject") or self.spec.on_reject or cancels,
             on_expire=asked.get("onExpire") or (None if rejectable else "cancel"),
             required_permission=asked.get("requiredPermission") or None,
-            answer_schema=plain(_schema_of_ours(asked)),
+            answer_schema=plain(ours.schema(asked)),
             expires_in_s=asked.get("expiresInS", self.spec.interrupt_ttl_s),
         )
 
     def batched(self) -> Question | None:
         asked = self.value
-        if not _is_batched(asked):
+        if not langchain.is_batched(asked):
             return None
-        allowed = [_decisions_for(action, asked["review_configs"]) for action in asked[_ACTIONS]]
-        ids = _calls_of(asked[_ACTIONS], self.calls)
+        requests = asked[langchain.ACTIONS]
+        allowed = [langchain.decisions_for(one, asked["review_configs"]) for one in requests]
+        ids = langchain.calls_of(requests, self.calls)
         return self._question(
             "confirm_action",
             "langchain-hitl",
-            allowed=_allowed_for_all(allowed),
+            allowed=langchain.allowed_for_all(allowed),
             answerable=all(allowed),
-            payload={**asked, _ACTIONS: _named(asked[_ACTIONS], "tool_call_id", ids)},
-            actions=_named(asked[_ACTIONS], "toolCallId", ids),
+            payload={
+                **asked,
+                langchain.ACTIONS: langchain.named(requests, "tool_call_id", ids),
+            },
+            actions=langchain.named(requests, "toolCallId", ids),
             answer_schema={
-                "args": [self.schemas.get(action["name"]) for action in asked[_ACTIONS]],
+                "args": [self.schemas.get(one["name"]) for one in requests],
                 "allowed": allowed,
             },
         )
 
     def per_call(self) -> Question | None:
         asked = self.value
-        if not _is_per_call(asked):
+        if not langchain.is_per_call(asked):
             return None
-        call = {"toolCallId": asked.get("tool_call_id"), "name": asked["name"], **_args(asked)}
-        allowed = _decisions_in(self.response_schema)
+        call = {"toolCallId": asked.get("tool_call_id"), "name": asked["name"], **args_of(asked)}
+        allowed = langchain.decisions_in(self.response_schema)
+        args = langchain.args_in(self.response_schema) or self.schemas.get(asked["name"])
         return self._question(
             "confirm_action",
             "langchain-hitl",
             allowed=allowed,
-            actions=[call | _text(asked, "description")],
+            actions=[call | text_of(asked, "description")],
             answer_schema={
-                "args": [_args_in(self.response_schema) or self.schemas.get(asked["name"])],
+                "args": [args],
                 "allowed": [allowed],
                 "per_call": True,
             },
@@ -122,7 +120,7 @@ class _Reader:
         if not _is_inbox(asked):
             return None
         request, config = asked["action_request"], asked["config"]
-        action = {"name": request["action"], **_args(request), **_text(asked, "description")}
+        action = {"name": request["action"], **args_of(request), **text_of(asked, "description")}
         allowed = [name for name, key in _INBOX.items() if config.get(key)]
         return self._question(
             "confirm_action",
@@ -204,7 +202,6 @@ def _plain_or_none(schema: Mapping[str, Any] | None) -> Any:
     return None
 
 
-_ACTIONS = "action_requests"
 _INBOX = {
     "approve": "allow_accept",
     "edit": "allow_edit",
@@ -219,173 +216,9 @@ _READERS: tuple[tuple[str, Callable[[_Reader], Question | None]], ...] = (
 )
 
 
-# recognising questions
-
-
-def _is_ours(asked: Mapping[str, Any]) -> bool:
-    """Whether the payload keeps to the convention of the module's text."""
-    needs = {
-        "confirm_action": isinstance(asked.get("action"), str),
-        "select_option": isinstance(asked.get("options"), list) and bool(asked["options"]),
-        "provide_input": True,
-    }
-    return needs[asked["steadyrun"]] and all(
-        asked.get(key) is None or fits(asked[key]) for key, fits in _FITS.items()
-    )
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "args": lambda value: isinstance(value, Mapping),
-    "schema": lambda value: isinstance(value, Mapping) and validator_of(value) is not None,
-    "requiredPermission": lambda value: isinstance(value, str),
-    "expiresInS": _is_positive,
-    "onReject": lambda value: value in ("cancel", "continue"),
-    "onExpire": lambda value: value in ("cancel", "reject"),
-    "editable": lambda value: isinstance(value, bool),
-    "rejectable": lambda value: isinstance(value, bool),
-}
-
-
-def _allowed_of_ours(asked: Mapping[str, Any]) -> list[str]:
-    kind = asked["steadyrun"]
-    answers = {"confirm_action": ["approve"], "select_option": ["select"]}.get(kind, ["fill"])
-    if kind == "confirm_action" and (asked.get("editable") or asked.get("schema")):
-        answers = [*answers, "edit"]
-    return answers + (["reject"] if asked.get("rejectable", True) else [])
-
-
-def _actions_of_ours(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if asked["steadyrun"] != "confirm_action":
-        return []
-    call = {} if asked.get("callId") is None else {"toolCallId": asked["callId"]}
-    action = {"name": asked["action"], "args": dict(asked.get("args") or {})}
-    return [call | action | _text(asked, "description")]
-
-
-def _schema_of_ours(asked: Mapping[str, Any]) -> dict[str, Any]:
-    schema = asked.get("schema")
-    if asked["steadyrun"] == "select_option":
-        return {"options": [_option(option) for option in asked["options"]]}
-    return {"args": [schema]} if asked["steadyrun"] == "confirm_action" else {"values": schema}
-
-
-def _option(option: Any) -> Any:
-    return option["value"] if isinstance(option, Mapping) and "value" in option else option
-
-
-def _is_batched(asked: Any) -> bool:
-    if not isinstance(asked, Mapping):
-        return False
-    actions, configs = asked.get(_ACTIONS), asked.get("review_configs")
-    return (
-        isinstance(actions, list)
-        and isinstance(configs, list)
-        and bool(actions)
-        and all(_is_action(action, "name") for action in actions)
-        and all(_is_review(config) for config in configs)
-        and {a["name"] for a in actions} <= {c.get("action_name") for c in configs}
-    )
-
-
-def _is_review(config: Any) -> bool:
-    return isinstance(config, Mapping) and isinstance(config.get("allowed_decisions"), list)
-
-
-def _is_action(action: Any, name: str) -> bool:
-    return (
-        isinstance(action, Mapping)
-        and isinstance(action.get(name), str)
-        and isinstance(action.get("args", {}), Mapping)
-    )
-
-
-def _is_per_call(asked: Any) -> bool:
-    kind = asked.get("type") if isinstance(asked, Mapping) else None
-    return kind == "tool_approval" and _is_action(asked, "name")
-
-
 def _is_inbox(asked: Any) -> bool:
     return (
         isinstance(asked, Mapping)
         and isinstance(asked.get("config"), Mapping)
-        and _is_action(asked.get("action_request"), "action")
+        and is_action(asked.get("action_request"), "action")
     )
-
-
-def _args(action: Mapping[str, Any]) -> dict[str, Any]:
-    return {"args": dict(action.get("args") or {})}
-
-
-def _text(asked: Mapping[str, Any], key: str) -> dict[str, str]:
-    return {key: asked[key]} if isinstance(asked.get(key), str) else {}
-
-
-def _calls_of(actions: Sequence[Mapping[str, Any]], calls: Sequence[Call]) -> list[str | None]:
-    """The call that each action is about: the same tool and arguments, in order, each once."""
-    left, found = list(calls), []
-    for action in actions:
-        same = (c for c in left if c[1:] == (action["name"], action.get("args", {})))
-        if (call := next(same, None)) is not None:
-            left.remove(call)
-        found.append(None if call is None else call[0])
-    return found
-
-
-def _named(
-    actions: Sequence[Mapping[str, Any]], key: str, ids: Sequence[str | None]
-) -> list[dict[str, Any]]:
-    pairs = zip(actions, ids, strict=True)
-    return [({} if id_ is None else {key: id_}) | {**action} for action, id_ in pairs]
-
-
-def _allowed_for_all(allowed: Sequence[Sequence[str]]) -> list[str]:
-    """What one decision can say about all actions; an edit can only be of one."""
-    names = [name for name in LANGCHAIN_DECISIONS if all(name in each for each in allowed)]
-    return names if len(allowed) == 1 else [name for name in names if name != "edit"]
-
-
-def _decisions_for(action: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the middleware allows for one action; it lists one config an action, by name."""
-    for config in configs:
-        if config.get("action_name") == action["name"]:
-            return [name for name in LANGCHAIN_DECISIONS if name in config["allowed_decisions"]]
-    return []
-
-
-def _decisions_in(schema: Mapping[str, Any] | None) -> list[str]:
-    """The decisions that a per-call question's response schema allows; all where it tells none."""
-    names = [name for name in LANGCHAIN_DECISIONS if _branch(schema, name) is not None]
-    return names or list(LANGCHAIN_DECISIONS)
-
-
-def _args_in(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The tool's argument schema inside the edit branch, with the definitions it refers to."""
-    edit = _branch(schema, "edit")
-    if schema is None or edit is None:
-        return None
-    action = _resolved(schema, edit.get("properties", {}).get("edited_action"))
-    args = _resolved(schema, (action or {}).get("properties", {}).get("args"))
-    return None if args is None else {**args, "$defs": schema.get("$defs", {})}
-
-
-def _branch(schema: Mapping[str, Any] | None, decision: str) -> Mapping[str, Any] | None:
-    if schema is None:
-        return None
-    for part in schema.get("oneOf") or schema.get("anyOf") or [schema]:
-        branch = _resolved(schema, part) or {}
-        kind = branch.get("properties", {}).get("type", {})
-        if decision in (kind.get("const"), *(kind.get("enum") or ())):
-            return branch
-    return None
-
-
-def _resolved(schema: Mapping[str, Any], part: Any) -> Mapping[str, Any] | None:
-    if not isinstance(part, Mapping):
-        return None
-    name = str(part.get("$ref", "")).removeprefix("#/$defs/")
-    found = schema.get("$defs", {}).get(name) if "$ref" in part else part
-    return found if isinstance(found, Mapping) else None

@@ -431,7 +431,7 @@ DEFENCES: tuple[Defence, ...] = (
         "a question is decided once",
         [
             Edit(
-                "common/db/interrupts.py",
+                "common/db/interrupt_sql.py",
                 " WHERE id = :id AND status = 'pending'\n   AND (:status",
                 " WHERE id = :id\n   AND (:status",
             ),
@@ -444,7 +444,7 @@ DEFENCES: tuple[Defence, ...] = (
         "facts that change while a guard is asked are compared again",
         [
             Edit(
-                "common/db/interrupts.py",
+                "common/db/interrupt_sql.py",
                 ":facts_version::int IS NULL OR :facts_version::int = (\n"
                 "        SELECT facts_version FROM conversations"
                 " WHERE conversations.id = conversation_id))",
@@ -459,7 +459,7 @@ DEFENCES: tuple[Defence, ...] = (
         "a question that expires while a guard is asked is not decided",
         [
             Edit(
-                "common/db/interrupts.py",
+                "common/db/interrupt_sql.py",
                 "(:status::text <> 'resolved' OR expires_at IS NULL OR",
                 "(:status::text IS NOT NULL OR expires_at IS NULL OR",
             )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.db import conversations, interrupts, messages, run_sql, tables
+from common.db import conversations, interrupt_sql, interrupts, messages, run_sql, tables
 from common.db.failures import misconfigured, translate
 from common.db.migrate import head
 from common.db.paging import at_moment, at_position, microseconds, page
@@ -113,8 +113,10 @@ def test_rows_have_the_columns_of_their_tables(fields: list[str], table: str) ->
     assert missing <= unread
 
 
-def test_a_run_is_read_by_position_in_the_order_of_its_fields() -> None:
+def test_rows_are_read_by_position_in_the_order_of_their_fields() -> None:
     assert run_sql.COLUMNS.split(", ") == list(Run.__dataclass_fields__)
+    asked = list(interrupts.Interrupt.__dataclass_fields__)
+    assert interrupt_sql.COLUMNS.split(", ") == asked
 
 
 @pytest.mark.parametrize(
