@@ -44,6 +44,7 @@ class Hooks:
     def __init__(self, graphs: GraphFile, timeout_s: float, masker: Masker | None = None) -> None:
         self._code = AuthorCode(timeout_s)
         self._masker = masker or Masker()
+        self._known = frozenset(graphs.graphs)
         self._guards: dict[str, Any] = {}
         self._validators: dict[str, Callable[..., Any]] = {}
         for name, spec in graphs.graphs.items():
@@ -53,6 +54,10 @@ class Hooks:
                 self._validators[name] = load_object(spec.resume_validator)
 
     async def authorize(self, graph: str, principal: Principal, interrupt: Wire) -> None:
+        """Also refuses what concerns a graph that is not in this gateway's file: it may have a
+        guard that is not known here."""
+        if graph not in self._known:
+            raise Refused("UNAVAILABLE", "the graph is not known here; nothing was decided")
         await self._permitted(graph, "authorize", principal, interrupt)
 
     async def reload(self, graph: str, resource: Any) -> Any:

@@ -64,6 +64,14 @@ async def test_a_guard_that_gives_nothing_true_forbids(tmp_path: Path, found: st
         await guard.authorize("g", ADA, {})
 
 
+async def test_whether_an_unknown_graph_has_a_guard_is_unknown_so_nothing_is_let_through(
+    tmp_path: Path,
+) -> None:
+    guard = hooks(tmp_path, "class guard:\n    def authorize(self, p, i): ...")
+    with pytest.raises(Refused, match="UNAVAILABLE"):
+        await guard.authorize("other", ADA, {})
+
+
 async def test_any_subset_of_a_guard_will_do(tmp_path: Path) -> None:
     guard = hooks(tmp_path, "class guard:\n    def authorize(self, p, i): ...")
     assert await guard.reload("g", {"id": 1}) == {"id": 1}
