@@ -315,6 +315,15 @@ def test_autoscalers_ask_for_metrics_that_exist_and_the_adapter_gives() -> None:
     assert asked["External"] == {rule["name"]["as"] for rule in given["external"]} <= known
 
 
+def test_the_ingress_finds_the_gateway_that_has_a_part_of_the_console() -> None:
+    console = manifests.of_kind("Ingress")["steadyrun-console"]
+    [path] = console["spec"]["rules"][0]["http"]["paths"]
+    assert path["path"] == "/console/"
+    notes = {k.split("/")[1]: v for k, v in console["metadata"]["annotations"].items()}
+    assert "http_404" in notes["proxy-next-upstream"]
+    assert "non_idempotent" not in notes["proxy-next-upstream"]
+
+
 def test_the_ingress_buffers_nothing_and_shows_no_metrics() -> None:
     services = manifests.of_kind("Service")
     for ingress in manifests.of_kind("Ingress").values():
