@@ -5,6 +5,7 @@ these names. The README's table is made from this file, so each field says what 
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +15,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 DEMO_PERMISSIONS = ("ops.view", "ops.restart")
 """What a demo token gives, and `chat` on the machine of a running `up`."""
 
-Seconds = Annotated[float, Field(gt=0)]
+LONGEST_S, LARGEST = 1_000_000_000, 2**31 - 1  # what timers and Postgres' integers can hold
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
+Pause = Annotated[float, Field(ge=0, le=LONGEST_S)]
+Number = Annotated[int, Field(le=LARGEST)]
+_ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
 
 class Settings(BaseSettings):
@@ -32,8 +37,8 @@ class Settings(BaseSettings):
     )
     redis_prefix: str = Field("", description="put before every Redis key and channel")
     graphs: Path = Field(Path("langgraph.json"), description="the graph file (contract §8)")
-    start_patience_s: float = Field(
-        0, ge=0, description="how long to wait at start for Postgres and Redis to answer"
+    start_patience_s: Pause = Field(
+        0, description="how long to wait at start for Postgres and Redis to answer"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
@@ -76,6 +81,13 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError("must be a JSON list of regular expressions") from None
 
+    @field_validator("traces_url")
+    @classmethod
+    def _over_http(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("https://", "http://")):
+            raise ValueError("must begin with http:// or https://")
+        return url
+
     @field_validator("database_url")
     @classmethod
     def _postgres(cls, url: SecretStr) -> SecretStr:
@@ -95,7 +107,7 @@ class GatewaySettings(Settings):
     """The HTTP edge."""
 
     gateway_host: str = Field("127.0.0.1", description="address the gateway listens on")
-    gateway_port: int = Field(8000, ge=0, le=65_535, description="port the gateway listens on")
+    gateway_port: Number = Field(8000, ge=0, le=65_535, description="port the gateway listens on")
     jwt_secret: SecretStr | None = Field(
         None, description="HS256 secret, at least 32 bytes; also signs tickets"
     )
@@ -109,12 +121,12 @@ class GatewaySettings(Settings):
     cors_origins: Annotated[list[str], NoDecode] = Field(
         [], description="origins that browsers may call from, separated by commas"
     )
-    gateway_pool_size: int = Field(8, ge=1, description="Postgres connections of one gateway")
+    gateway_pool_size: Number = Field(8, ge=1, description="Postgres connections of one gateway")
     postgres_wait_s: Seconds = Field(
         2, description="a request waits so long for a connection to Postgres, then it gets 503"
     )
-    body_bytes_max: int = Field(1 << 20, ge=1024, description="largest request body")
-    content_bytes_max: int = Field(256 << 10, ge=1, description="largest message content")
+    body_bytes_max: Number = Field(1 << 20, ge=1024, description="largest request body")
+    content_bytes_max: Number = Field(256 << 10, ge=1, description="largest message content")
     heartbeat_interval_s: Seconds = Field(
         10,
         description="between two comment lines of a stream; clients take 35 s of silence for a cut",
@@ -127,33 +139,36 @@ class GatewaySettings(Settings):
         description="a client that owes the rest of a request, all of its head or the next bytes of"
         " its body, for so long gets 408, and its connection is closed",
     )
-    ring_bytes_max: int = Field(256 << 10, ge=4096, description="live frames kept per followed run")
+    ring_bytes_max: Number = Field(
+        256 << 10, ge=4096, description="live frames kept per followed run"
+    )
     follow_linger_s: Seconds = Field(
         3, description="how long a run is still followed after its last stream has gone"
     )
-    streams_max: int = Field(20_000, ge=1, description="open streams of one gateway")
-    streams_per_user_max: int = Field(200, ge=1, description="open streams of one user per gateway")
-    user_runs_max: int = Field(
+    streams_max: Number = Field(20_000, ge=1, description="open streams of one gateway")
+    streams_per_user_max: Number = Field(
+        200, ge=1, description="open streams of one user per gateway"
+    )
+    user_runs_max: Number = Field(
         0,
         ge=0,
         description="runs of one user that are queued or running, over all gateways; beyond it a"
         " new one is refused (429), while decisions and cancellations are taken; 0: no limit",
     )
-    user_streams_max: int = Field(
+    user_streams_max: Number = Field(
         0,
         ge=0,
         description="open streams and waiting calls of one user over all gateways; 0: no limit"
         " but those of each gateway, which also hold while Redis is away",
     )
-    user_requests_per_minute_max: int = Field(
+    user_requests_per_minute_max: Number = Field(
         0,
         ge=0,
         description="requests of one user in a minute over all gateways, all at once if need be;"
         " 0, or while Redis is away: no limit",
     )
-    drain_delay_s: float = Field(
+    drain_delay_s: Pause = Field(
         0,
-        ge=0,
         description="SIGTERM: a gateway is unready for so long before its listener closes,"
         " for load balancers that have to ask first",
     )
@@ -177,6 +192,22 @@ class GatewaySettings(Settings):
             [o.strip() for o in value.split(",") if o.strip()] if isinstance(value, str) else value
         )
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _without_paths(cls, origins: list[str]) -> list[str]:
+        """As browsers send them: anything else would never be equal."""
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError("must be origins, such as https://a.example, or *")
+        return origins
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _fetchable(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("https://", "http://", "file://")):
+            raise ValueError("must begin with https:// or file://")
+        return url
+
     @field_validator("jwt_secret")
     @classmethod
     def _long_enough(cls, secret: SecretStr | None) -> SecretStr | None:
@@ -188,9 +219,11 @@ class GatewaySettings(Settings):
 class RunnerSettings(Settings):
     """The executing side."""
 
-    runner_concurrency: int = Field(16, ge=1, description="runs executed at once by one runner")
-    runner_pool_size: int = Field(6, ge=1, description="Postgres connections beside checkpoints")
-    checkpoint_pool_size: int = Field(8, ge=1, description="Postgres connections for checkpoints")
+    runner_concurrency: Number = Field(16, ge=1, description="runs executed at once by one runner")
+    runner_pool_size: Number = Field(6, ge=1, description="Postgres connections beside checkpoints")
+    checkpoint_pool_size: Number = Field(
+        8, ge=1, description="Postgres connections for checkpoints"
+    )
     lease_ttl_s: Seconds = Field(6, description="a runner that cannot renew for so long is dead")
     lease_renew_interval_s: Seconds = Field(1, description="between two renewals")
     loop_stall_max_s: Seconds = Field(
@@ -204,19 +237,21 @@ class RunnerSettings(Settings):
         0.3, description="a free lock must be seen twice with so much time between"
     )
     claim_poll_s: Seconds = Field(1, description="the safe poll beside the wake-up")
-    publish_window_s: float = Field(
-        0.01, ge=0, description="events of a busy run are collected for so long"
+    publish_window_s: Pause = Field(
+        0.01, description="events of a busy run are collected for so long"
     )
-    publish_batch_bytes_max: int = Field(32 << 10, ge=1024, description="size that closes a batch")
+    publish_batch_bytes_max: Number = Field(
+        32 << 10, ge=1024, description="size that closes a batch"
+    )
     archive_interval_s: Seconds = Field(
         2, description="the log is written to the archive at least so often"
     )
-    buffer_bytes_max: int = Field(
+    buffer_bytes_max: Number = Field(
         8 << 20,
         ge=1 << 16,
         description="un-archived frames of one run before its graph waits",
     )
-    sequence_block: int = Field(1000, ge=1, description="numbers reserved at once")
+    sequence_block: Number = Field(1000, ge=1, description="numbers reserved at once")
     run_timeout_s: Seconds = Field(
         3600,
         description="longest execution of a run, all its runners together; waiting for a person"
@@ -227,7 +262,7 @@ class RunnerSettings(Settings):
         description="code that goes on for so long after its run was ended costs the runner its"
         " process: its other runs are handed over, and it exits with status 1",
     )
-    attempts_max: int = Field(3, ge=1, description="deaths of a runner before the run fails")
+    attempts_max: Number = Field(3, ge=1, description="deaths of a runner before the run fails")
     metrics_host: str = Field("127.0.0.1", description="address of the runner's /metrics")
     metrics_port: int | None = Field(
         None, ge=1, le=65_535, description="port of the runner's /metrics; unset: none is opened"
@@ -252,6 +287,8 @@ class RunnerSettings(Settings):
         86_400,
         description="how long all checkpoints of an idle conversation are kept, then the newest",
     )
-    tool_payload_bytes_max: int = Field(4096, ge=64, description="tool inputs and summaries shown")
-    custom_payload_bytes_max: int = Field(32 << 10, ge=64, description="`custom` data shown")
-    output_bytes_max: int = Field(64 << 10, ge=64, description="`output` of a run shown")
+    tool_payload_bytes_max: Number = Field(
+        4096, ge=64, description="tool inputs and summaries shown"
+    )
+    custom_payload_bytes_max: Number = Field(32 << 10, ge=64, description="`custom` data shown")
+    output_bytes_max: Number = Field(64 << 10, ge=64, description="`output` of a run shown")

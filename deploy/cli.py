@@ -66,7 +66,12 @@ def up(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = 8080,
     graphs: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A langgraph.json. Default: the sample."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            envvar="STEADYRUN_GRAPHS",
+            help="A langgraph.json. Default: the sample.",
+        ),
     ] = None,
     state: Annotated[
         Path, typer.Option(file_okay=False, help="Where data, logs and secrets are kept.")
@@ -83,6 +88,17 @@ def up(
 
     choices = Choices(gateways, runners, port, graphs, state, nginx)
     up(choices, _say)
+
+
+@cli.command()
+def check() -> None:
+    """Say whether gateways and runners can start with this environment: settings and graphs.
+
+    Connects to nothing.
+    """
+    from deploy.check import check
+
+    _say(f"settings and graphs are fine: {', '.join(check())}")
 
 
 @cli.command()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from common.errors import Misconfigured
 from common.graphfile import GraphFile, parse
+from deploy.check import settings_of_up
 from deploy.child import Child
 from deploy.embedded import PostgresServer, RedisServer
 from deploy.nginx import NginxServer
@@ -25,7 +26,7 @@ from deploy.probe import LogWord, is_answering
 from deploy.process import Command
 from deploy.signals import Signals
 from deploy.state import LOOPBACK, StateFolder, is_port_free
-from deploy.supervisor import Stopped, Supervisor
+from deploy.supervisor import ChildFailed, Stopped, Supervisor
 from deploy.topology import Process, Topology
 
 OPEN_FILES_MAX = 262_144
@@ -54,8 +55,9 @@ class Choices:
 def up(choices: Choices, say: Callable[[str], object], program: Sequence[str] = PROGRAM) -> None:
     """Run until SIGINT or SIGTERM. Raises Misconfigured or ChildFailed when it cannot be run.
 
-    `program` is what the verbs migrate, gateway and runner are given to.
+    `program` is what the verbs check, migrate, gateway and runner are given to.
     """
+    settings_of_up(choices.runners)
     with Signals.watched() as signals, StateFolder.open(choices.state) as state:
         _allow_many_open_files()
         system = System(choices, state, program)
@@ -122,6 +124,7 @@ class System:
 
     def start(self, supervisor: Supervisor) -> None:
         """In order; raises what `Supervisor.start` raises."""
+        self._check(supervisor)
         servers = [server.child() for server in (self._redis, self._postgres) if server]
         ours = [*self._gateways(), *self._runner_children()]
         wanted = schema_fingerprint()
@@ -133,6 +136,14 @@ class System:
             supervisor.start(ours)
         if self._nginx:
             supervisor.start([self._nginx.child()])
+
+    def _check(self, supervisor: Supervisor) -> None:
+        """No server is started for what cannot run. It is a child that imports the graphs."""
+        try:
+            supervisor.run_once("check", self._command("check", "check"))
+        except ChildFailed as error:
+            said = error.last_words.removeprefix("steadyrun: ")
+            raise Misconfigured(said or str(error)) from error
 
     def _migrate(self, supervisor: Supervisor, label: str) -> None:
         supervisor.run_once("migrate", self._command("migrate", "migrate"))
@@ -208,13 +219,15 @@ class System:
             "REDIS_URL": self.topology.redis_url,
             "STEADYRUN_JWT_SECRET": self.topology.jwt_secret,
             "STEADYRUN_GRAPHS": str(self._graphs.path),
-            "STEADYRUN_DEMO": "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1",
+            "STEADYRUN_DEMO": _given("DEMO") or self._demo(),
             "PYTHONUNBUFFERED": "1",
-            "STEADYRUN_START_PATIENCE_S": str(
-                START_PATIENCE_S if self._postgres and self._redis else FOREIGN_PATIENCE_S
-            ),
+            "STEADYRUN_START_PATIENCE_S": _given("START_PATIENCE_S")
+            or str(START_PATIENCE_S if self._postgres and self._redis else FOREIGN_PATIENCE_S),
         }
         return kept | ours
+
+    def _demo(self) -> str:
+        return "0" if _given("JWT_SECRET") or _given("JWKS_URL") else "1"
 
 
 def _given(name: str) -> str:

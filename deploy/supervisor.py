@@ -27,6 +27,10 @@ STOP_ORDER: tuple[Role, ...] = ("nginx", "gateway", "runner", "redis", "postgres
 class ChildFailed(SteadyrunError):
     """A child cannot be started; the message names it, its last words and its log."""
 
+    def __init__(self, message: str, last_words: str = "") -> None:
+        super().__init__(message)
+        self.last_words = last_words
+
 
 class Stopped(Exception):
     """Somebody asked us to stop while something was still being started."""
@@ -91,7 +95,8 @@ class Supervisor:
             kill_group(process.pid)
             process.wait()
         if process.returncode:
-            raise ChildFailed(_obituary(name, process.returncode, command.log))
+            epitaph = _obituary(name, process.returncode, command.log)
+            raise ChildFailed(epitaph, _last_line(command.log))
 
     def watch(self) -> None:
         """Keep all children running until somebody asks us to stop."""

@@ -26,7 +26,7 @@ from common.bus.signals import Signals
 from common.bus.usage import Places, Rate
 from common.db import revision
 from common.db.engine import Database
-from common.errors import Misconfigured, Unavailable
+from common.errors import Misconfigured, Unavailable, Unusable
 from common.graphfile import GraphFile
 from common.masking import Masker
 from common.ownership import OwnerActs
@@ -284,7 +284,7 @@ def _cors(origins: list[str]) -> dict[str, Any]:
 
 def _secret(settings: GatewaySettings) -> str:
     if settings.jwt_secret is None:
-        raise Misconfigured(
+        raise Unusable(
             "STEADYRUN_JWT_SECRET is not set: it signs stream tickets, and tokens unless "
             "STEADYRUN_JWKS_URL is set; give every gateway the same 32 bytes or more"
         )
@@ -294,8 +294,6 @@ def _secret(settings: GatewaySettings) -> str:
 def _authenticator(settings: GatewaySettings, secret: str) -> Authenticator:
     """Published keys, when they are set, are the only ones: nobody signs with the secret then."""
     url = settings.jwks_url
-    if url is not None and not url.startswith(("https://", "http://", "file://")):
-        raise Misconfigured("STEADYRUN_JWKS_URL: must begin with https:// or file://")
     keys: Keys = PublishedKeys(url) if url else SharedSecret(secret)
     return Authenticator(keys, audience=settings.jwt_audience, issuer=settings.jwt_issuer)
 

@@ -42,6 +42,7 @@ from runner.publisher import Publisher, PublisherLimits
 from runner.questions import Questions
 from runner.reaper import LastLook, Reaper
 from runner.registry import Registry
+from runner.renewal import check_renewal
 from runner.sessions import Sessions
 from runner.sweeper import Sweeper
 from runner.worker import Worker
@@ -66,6 +67,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     loop.set_task_factory(task_factory)
     loop.set_default_executor(Threads(max(THREADS_MIN, 4 * settings.runner_concurrency)))
+    check_renewal(settings.lease_ttl_s, settings.lease_renew_interval_s)
     registry = Registry.load(settings.graphs)
     await registry.prepare()
     if not await unless(

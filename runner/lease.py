@@ -71,12 +71,12 @@ from typing import Final, Literal
 
 from common.db.lease import LeaseConnection
 from common.errors import Misconfigured, Unavailable
+from runner.renewal import check_renewal, usable_s
 
 log = logging.getLogger(__name__)
 
 DeathNotice = Literal["lock", "lease"]
 
-MARGIN_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 0.1
 BEAT_INTERVAL_S: Final = 1.0
 STOP_LIMIT_S: Final = 5.0
@@ -95,7 +95,7 @@ class Term:
     ) -> None:
         self.clock = clock
         self.deadline = float("-inf")
-        self.usable_s = ttl_s - min(MARGIN_S, ttl_s / 4)
+        self.usable_s = usable_s(ttl_s)
         self._loop_stall_max_s = loop_stall_max_s
         self._first_renewal_by = clock() + self.usable_s
         self._beat_at = clock()
@@ -144,11 +144,7 @@ class Lease:
         on_lost: Callable[[str], None],
     ) -> None:
         self._term = Term(ttl_s, loop_stall_max_s)
-        if renew_interval_s > self._term.usable_s / 2:
-            raise Misconfigured(
-                "STEADYRUN_LEASE_RENEW_INTERVAL_S is too long: at most half of"
-                f" {self._term.usable_s:g} s, which is what STEADYRUN_LEASE_TTL_S leaves"
-            )
+        check_renewal(ttl_s, renew_interval_s)
         self._connection = LeaseConnection(
             database_url,
             runner_id=runner_id,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from common.errors import Misconfigured
+from common.errors import Unusable
 from common.masking.found import Span
 
 WINDOW_CHARS = 2_048
@@ -76,8 +76,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _refused(pattern: str, why: str) -> Misconfigured:
-    return Misconfigured(f"STEADYRUN_MASKING_PATTERNS: {pattern!r} {why}")
+def _refused(pattern: str, why: str) -> Unusable:
+    return Unusable(f"STEADYRUN_MASKING_PATTERNS: {pattern!r} {why}")
 
 
 def _explodes(parts: Iterable[tuple[Any, Any]], repeated: bool) -> bool:

@@ -17,7 +17,8 @@ from common.db.lease import SILENCE_MS, LeaseConnection
 from common.errors import Misconfigured, Unavailable
 from common.ids import RunnerId, new_id
 from deploy.state import free_port
-from runner.lease import DECLARED_DEAD, MARGIN_S, NOT_RENEWED, Lease
+from runner.lease import DECLARED_DEAD, NOT_RENEWED, Lease
+from runner.renewal import MARGIN_S
 from tests.support.leases import Witness, until, witness
 from tests.support.proxy import Proxy
 

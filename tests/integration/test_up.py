@@ -216,6 +216,60 @@ def test_a_taken_port_is_named_before_anything_is_started(folder: Path, light: C
     assert not list((folder / "second").glob("pg*"))
 
 
+@pytest.mark.parametrize(
+    ("environment", "status", "cause"),
+    [
+        ({"STEADYRUN_LEASE_TTL_S": "soon"}, 2, "STEADYRUN_LEASE_TTL_S: Input should be"),
+        ({"STEADYRUN_HEARTBEAT_INTERVAL_S": "-1"}, 2, "STEADYRUN_HEARTBEAT_INTERVAL_S: Input"),
+        ({"STEADYRUN_LEASE_RENEW_INTERVAL_S": "5"}, 2, "STEADYRUN_LEASE_RENEW_INTERVAL_S is too"),
+        ({"STEADYRUN_MASKING_PATTERNS": '["("]'}, 2, "STEADYRUN_MASKING_PATTERNS: '(' is no"),
+        ({"STEADYRUN_JWKS_URL": "nonsense"}, 2, "STEADYRUN_JWKS_URL: must begin with https://"),
+        ({"STEADYRUN_METRICS_PORT": "9464"}, 2, "STEADYRUN_METRICS_PORT: 2 runners on one"),
+        ({"STEADYRUN_LEASE_TLL_S": "3"}, 2, "did you mean STEADYRUN_LEASE_TTL_S?"),
+        ({"DATABASE_URL": "mysql://x"}, 2, "DATABASE_URL: must begin with postgresql://"),
+        ({"STEADYRUN_GRAPHS": "/nowhere/langgraph.json"}, 2, "STEADYRUN_GRAPHS"),
+        ({"STEADYRUN_OPSPILOT_MODEL": "nobody:nothing"}, 1, "graph 'opspilot'"),
+    ],
+)
+def test_what_is_wrong_with_settings_is_named_before_a_server_is_started(
+    folder: Path, environment: dict[str, str], status: int, cause: str
+) -> None:
+    cluster = Cluster(folder / "state", environment=environment)
+    cluster.start()
+    assert cluster.wait() == status
+    assert_nothing_began(cluster, cause)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
+        ("graph = 7", "int is no graph, StateGraph or factory"),
+        ("def graph():\n    raise OSError('no key')", "its factory failed: OSError: no key"),
+        ("import sys\nsys.exit(0)", "graph 'shop'"),
+    ],
+)
+def test_a_broken_graph_is_named_before_a_server_is_started(
+    folder: Path, code: str, cause: str
+) -> None:
+    (folder / "shop.py").write_text(code)
+    graphs = folder / "langgraph.json"
+    graphs.write_text('{"graphs": {"shop": "./shop.py:graph"}}')
+    cluster = Cluster(folder / "state")
+    cluster.start("--graphs", str(graphs))
+    assert cluster.wait() == 1
+    assert_nothing_began(cluster, cause)
+
+
+def assert_nothing_began(cluster: Cluster, cause: str) -> None:
+    complaint = cluster.said.splitlines()[-1]
+    assert complaint.startswith("steadyrun: ")
+    assert cause in complaint
+    assert "Traceback" not in cluster.said
+    for begun in ("pg[0-9]*", "redis", "topology.json"):
+        assert not list(cluster.state.glob(begun))
+
+
 def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
     (folder / "file").touch()
     state = folder / "file" / "state"
@@ -226,13 +280,13 @@ def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
     assert cluster.said.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["migrate", "gateway", "runner"])
+@pytest.mark.parametrize("verb", ["check", "migrate", "gateway", "runner"])
 def test_what_cannot_start_stops_all_and_says_why(light: Cluster, verb: str) -> None:
     light.environment["STANDIN_FAIL"] = verb
     light.start()
     assert light.wait() == 1
     complaint = light.said.splitlines()[-1]
-    assert f"steadyrun: this {verb} was told to fail" in complaint
+    assert f"this {verb} was told to fail" in complaint
     assert not (light.state / "topology.json").exists()
 
 
