@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from common.addresses import wrong_postgres, wrong_redis
+
 DEMO_PERMISSIONS = ("ops.view", "ops.restart")
 """What a demo token gives, and `chat` on the machine of a running `up`."""
 
@@ -91,15 +93,15 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _postgres(cls, url: SecretStr) -> SecretStr:
-        if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("must begin with postgresql://")
+        if wrong := wrong_postgres(url.get_secret_value()):
+            raise ValueError(wrong)
         return url
 
     @field_validator("redis_url")
     @classmethod
     def _redis(cls, url: SecretStr) -> SecretStr:
-        if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must begin with redis:// or rediss://")
+        if wrong := wrong_redis(url.get_secret_value()):
+            raise ValueError(wrong)
         return url
 
 

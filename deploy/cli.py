@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer import TyperException
 
-from common.errors import Misconfigured, SteadyrunError, Unusable
+from common.errors import SteadyrunError, Unusable
 from deploy.arguments import address
 from deploy.arguments import user as somebody
 
@@ -122,7 +122,7 @@ def migrate() -> None:
     """Bring the database of DATABASE_URL to this version; may be repeated."""
     from common.db.migrate import migrate
 
-    migrate(_required("DATABASE_URL"))
+    migrate(_database_url())
 
 
 @cli.command()
@@ -276,10 +276,12 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _required(name: str) -> str:
-    if value := os.environ.get(name):
-        return value
-    raise Misconfigured(f"{name} is not set: say where the server is")
+def _database_url() -> str:
+    """As gateways and runners take it."""
+    for name in ("DATABASE_URL", "STEADYRUN_DATABASE_URL"):
+        if url := os.environ.get(name):
+            return url
+    raise Unusable("DATABASE_URL is not set: say where the server is")
 
 
 def _complain(cause: str, status: int = 1) -> int:

@@ -47,6 +47,8 @@ def misconfigured(error: BaseException) -> Misconfigured | None:
     state = str(getattr(error, "sqlstate", None) or "")
     if state.startswith("28"):
         return Misconfigured("DATABASE_URL: Postgres refuses the user or the password")
+    if state == "42704":
+        return Misconfigured("DATABASE_URL: Postgres does not know an option after its `?`")
     if state == "3D000":
         return Misconfigured("DATABASE_URL: the database does not exist; create it")
     return None

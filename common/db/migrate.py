@@ -21,9 +21,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from common.addresses import wrong_postgres
 from common.db import checkpoints
 from common.db.failures import POSTGRES
-from common.errors import Misconfigured, Unavailable
+from common.errors import Misconfigured, Unavailable, Unusable
 
 # class "steadyrun", object "migration" of Postgres's two-number advisory locks
 _LOCK = (0x57EAD, 1)
@@ -34,9 +35,9 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def migrate(url: str) -> None:
-    """Idempotent. Raises Unavailable, or Misconfigured with what Postgres said about the URL."""
-    if not url.startswith(("postgresql://", "postgres://")):
-        raise Misconfigured("DATABASE_URL: must begin with postgresql://")
+    """Idempotent. Raises Unusable or Misconfigured for the URL, and Unavailable."""
+    if wrong := wrong_postgres(url):
+        raise Unusable(f"DATABASE_URL: {wrong}")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as guard, _locked(guard):
             _upgrade(url)
@@ -47,7 +48,7 @@ def migrate(url: str) -> None:
         if error.sqlstate is not None:
             raise
         # libpq cannot read it; its text repeats parts of the URL, the password perhaps
-        raise Misconfigured("DATABASE_URL: cannot be read as a Postgres URL") from None
+        raise Unusable("DATABASE_URL: cannot be read as a Postgres URL") from None
 
 
 def head() -> str:
