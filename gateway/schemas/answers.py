@@ -129,11 +129,11 @@ class RunAnswer(Wire):
 
 
 class InterruptAnswer(Wire):
-    """For an approver who is not the owner: all that was decided, in the order in which it was
-    sent; `interrupt` is the first of them."""
+    """For an approver who is not the owner: what was decided. `interrupts` is there where a map has
+    answered several: all of them as they were sent; `interrupt` is the first."""
 
     interrupt: InterruptOut
-    interrupts: list[InterruptOut]
+    interrupts: list[InterruptOut] | None = None
 
 
 class TicketOut(Wire):

@@ -124,7 +124,7 @@ async def _answer(
 ) -> Answer:
     if not case.owner:
         shown = [wire(row) for row in decided]
-        return {"interrupt": shown[0], "interrupts": shown}
+        return {"interrupt": shown[0]} | ({"interrupts": shown} if len(shown) > 1 else {})
     run = await runs.find(connection, before.id) or before
     pending = await interrupts.of_run(connection, run.id, "pending")
     view = RunOut.of(run, pending).model_dump(mode="json", by_alias=True)
