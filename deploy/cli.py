@@ -14,9 +14,10 @@ import typer
 from typer import TyperException
 
 from common.errors import SteadyrunError, Unusable
-from deploy.arguments import address
+from deploy.arguments import address, writable
 from deploy.arguments import user as somebody
 
+LONGEST_S = 1_000_000_000  # some thirty years: beyond it clocks and timers fail
 CTRL_C = 130  # what typer makes of KeyboardInterrupt
 
 StateOption = Annotated[Path, typer.Option(help="The state folder of a running `up`.")]
@@ -131,7 +132,9 @@ def token(
     permission: Annotated[
         list[str] | None, typer.Option(help="A permission; may be given several times.")
     ] = None,
-    ttl: Annotated[float, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    ttl: Annotated[
+        float, typer.Option(min=1, max=LONGEST_S, help="Seconds until it expires.")
+    ] = 3600,
     state: StateOption = Path(".steadyrun"),
 ) -> None:
     """Print a JWT signed with STEADYRUN_JWT_SECRET, else with the secret of a running `up`."""
@@ -177,10 +180,10 @@ def load(
     runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 20,
     subscribers: Annotated[int, typer.Option(min=1, help="How many streams on one run.")] = 200,
     events: Annotated[int, typer.Option(min=1, help="Events of a run.")] = 200,
-    rate: Annotated[float, typer.Option(min=0.1, help="Its events a second.")] = 50.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=1e6, help="Its events a second.")] = 50.0,
     kind: Annotated[str, typer.Option(help="What its events are: tokens or custom.")] = "tokens",
     seconds: Annotated[
-        float, typer.Option(min=1, help="How long streams are idle, or cut.")
+        float, typer.Option(min=1, max=LONGEST_S, help="How long streams are idle, or cut.")
     ] = 20.0,
     replicas: Annotated[
         str | None, typer.Option(help="Sizes, each measured on its own: 1,2,3 or 1+2,3+4.")
@@ -210,6 +213,8 @@ def load(
         return 0
     if compare is not None:
         return compared(*compare, _say)
+    writable(json, "--json")
+    writable(markdown, "--markdown")
     choices = Choices(
         shapes=tuple(shapes or ("overhead", "watchers")),
         amount=Amount(runs, subscribers, events, rate, kind, seconds),
@@ -233,7 +238,7 @@ def drill(
         int | None, typer.Option(help="Repeats the faults and orders of an earlier drill.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Repeat each scenario for so long.")
+        float | None, typer.Option(min=1, max=LONGEST_S, help="Repeat each scenario for so long.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of `mixed`.")] = 10,
     gateways: Annotated[int, typer.Option(min=1, max=16, help="How many gateways.")] = 2,
@@ -258,6 +263,7 @@ def drill(
         return 0
     if wrong := unknown(names or []):
         raise typer.BadParameter(f"no such scenario: {', '.join(wrong)}; --list shows them")
+    writable(json, "--json")
     where = (gateways, runners, nginx)
     return drill(Choices(tuple(names or ()), seed, seconds, rounds, json, state, *where), _say)
 

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import jwt
 
-from common.errors import Misconfigured
+from common.errors import Misconfigured, Unusable
 from deploy.topology import Topology
 
 
 def signing_secret(state: Path) -> str:
     """STEADYRUN_JWT_SECRET, else the secret of the `up` that runs with this state folder."""
     if secret := os.environ.get("STEADYRUN_JWT_SECRET"):
+        if len(secret.encode()) < 32:  # as gateways see it
+            raise Unusable("STEADYRUN_JWT_SECRET: must have at least 32 bytes")
         return secret
     try:
         return Topology.read(state / "topology.json").jwt_secret

@@ -69,6 +69,9 @@ def compared(before: Path, after: Path, say: Say) -> int:
     return 1 if any(row.is_worse for row in rows) else 0
 
 
+REPLICAS_MAX = 64  # of `up`
+
+
 def listing() -> str:
     return "\n".join(f"{name:<12}{DOES[name]}" for name in NAMES)
 
@@ -80,8 +83,12 @@ def sizes(said: str) -> list[Size]:
         found = [Size(int(pair[0]), int(pair[-1])) for pair in pairs if len(pair) <= 2]
     except ValueError:
         found = []
-    if len(found) != len(said.split(",")) or any(min(size) < 1 for size in found):
-        raise Unusable(f"--replicas {said}: give sizes such as 1,2,3 or 1+2,3+4")
+    if len(found) != len(said.split(",")) or any(
+        not 1 <= count <= REPLICAS_MAX for size in found for count in size
+    ):
+        raise Unusable(
+            f"--replicas {said}: give sizes such as 1,2,3 or 1+2,3+4, of {REPLICAS_MAX} at most"
+        )
     return found
 
 

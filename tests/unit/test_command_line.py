@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy import cli
+from deploy.arguments import writable
 
 
 def status(*arguments: str) -> int:
@@ -26,6 +27,18 @@ def status(*arguments: str) -> int:
         (["load", "--url", "nonsense", "watchers"], "--url"),
         (["load", "kills", "--url", "http://127.0.0.1:1"], "kills"),
         (["drill", "nonsense"], "no such scenario"),
+        (["token", "--user", "a", "--ttl", "inf"], "--ttl"),
+        (["token", "--user", "a", "--ttl", "1e300"], "--ttl"),
+        (["chat", "hello", "--url", "http://127.0.0.1:99999"], "--url"),
+        (["chat", "hello", "--url", "http://a b"], "--url"),
+        (["load", "--rate", "inf"], "--rate"),
+        (["load", "--seconds", "inf"], "--seconds"),
+        (["load", "--replicas", "1,100000"], "--replicas"),
+        (["load", "--gateways", "100000"], "--replicas"),
+        (["load", "--json", "nowhere/x.json"], "--json"),
+        (["load", "--markdown", "."], "--markdown"),
+        (["drill", "--seconds", "inf"], "--seconds"),
+        (["drill", "--json", "nowhere/x.json"], "--json"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_status_2(
@@ -72,3 +85,22 @@ def test_where_chat_goes_and_with_what_is_looked_at_before_it_is_used(
     assert printed.err.count("\n") == 1
     assert name in printed.err
     assert "Bearer x" not in printed.err
+
+
+def test_nothing_is_signed_with_a_secret_that_no_gateway_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEADYRUN_JWT_SECRET", "hunter22")
+    assert status("token", "--user", "ada") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "at least 32 bytes" in printed.err
+    assert "hunter22" not in printed.err
+
+
+def test_a_file_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("kept")
+    for file in (None, tmp_path / "there", tmp_path / "new"):
+        writable(file, "--json")
+    assert [f.name for f in tmp_path.iterdir()] == ["there"]
+    assert (tmp_path / "there").read_text() == "kept"
