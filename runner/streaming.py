@@ -1,6 +1,6 @@
 """Executes the graph: its chunks become events on their way out (`runner/translate`)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -70,8 +70,9 @@ class Streaming:
         self._gate.open(steps, outlet)
         config = self._state.config(steps, self._facts.open(steps).tools)
         self._asking.open(steps)
+        chunks = self._chunks(given, config)
         try:
-            async for chunk in self._chunks(given, config):
+            async for chunk in chunks:
                 self._check_heard(outlet)
                 self._tell(translator.feed(chunk))
                 self._gate.note(chunk)
@@ -81,6 +82,7 @@ class Streaming:
             self._gate.close()
             if not outlet.is_mute:
                 self._close(translator)
+            await chunks.aclose()  # left in its middle, else in a task that nobody waits for
 
     def mute(self) -> None:
         """What was begun is closed in the graph's stead; nothing that it still says is heard."""
@@ -126,10 +128,10 @@ class Streaming:
             custom_bytes_max=settings.custom_payload_bytes_max,
         )
 
-    def _chunks(self, given: Any, config: RunnableConfig) -> AsyncIterator[Any]:
+    def _chunks(self, given: Any, config: RunnableConfig) -> AsyncGenerator[Any, None]:
         run, graph = self._run, self._state.graph
         assert graph is not None
-        stream: AsyncIterator[Any] = graph.astream(
+        stream: Any = graph.astream(
             given,
             config,
             context=self._context,
@@ -141,4 +143,5 @@ class Streaming:
             interrupt_before=run.input.get("interruptBefore") or None,
             interrupt_after=run.input.get("interruptAfter") or None,
         )
-        return stream
+        chunks: AsyncGenerator[Any, None] = stream
+        return chunks

@@ -16,10 +16,13 @@ from common.db import archive, interrupts, messages, runners, runs
 from common.db.engine import Database
 from common.db.interrupts import Interrupt
 from common.db.runs import Run
+from common.errors import LeaseLost
 from common.ownership import OwnerActs
 from common.settings import RunnerSettings
 from runner import graphstate, thread
 from runner.app import serve
+from runner.outlet import Outlet
+from runner.streaming import Streaming
 from runner.sweeper import Sweeper
 from tests.acceptance.conftest import GRAPHS
 from tests.support import rows
@@ -188,6 +191,34 @@ async def test_a_take_up_reads_the_thread_once_before_it_executes(
     await world.until_status(run_id, "completed")
     await second.stop()
     assert len(reads) == 2  # and once after it
+
+
+async def test_a_stream_that_is_left_in_its_middle_is_closed_by_whoever_leaves_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would close it some time later in a task of its own: the nodes of a run that is lost
+    would go on until then, and what they raise would be "never retrieved"."""
+    chunks, tasks = Streaming._chunks, list[Any]()
+
+    async def watched(streaming: Streaming, *given: Any) -> AsyncIterator[Any]:
+        tasks.append(asyncio.current_task())
+        try:
+            async for chunk in chunks(streaming, *given):
+                yield chunk
+        finally:
+            tasks.append(asyncio.current_task())
+
+    async def lost(outlet: Outlet) -> None:
+        monkeypatch.undo()
+        raise LeaseLost(outlet.writer.run_id, outlet.writer.epoch)
+
+    monkeypatch.setattr(Streaming, "_chunks", watched)
+    monkeypatch.setattr(Outlet, "room", lost)
+    serving = Serving(world.settings)
+    await world.start("agent", "weather?")
+    await until(lambda: len(tasks) == 2, within_s=20)
+    await serving.stop()
+    assert tasks[0] is tasks[1]
 
 
 async def test_an_answer_that_a_stopped_node_had_is_not_taken_for_its_next_question(
