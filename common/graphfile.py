@@ -20,6 +20,7 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from common.environment import VARIABLES
 from common.errors import Misconfigured
 from common.graphspec import (
     INTERRUPT_TTL_S,
@@ -175,7 +176,20 @@ def _env(path: Path, document: Mapping[str, Any]) -> dict[str, str]:
         file = path.parent / env
         if not file.is_file():
             raise Misconfigured(f"{path}: 'env' names {file}, which does not exist")
-        env = dotenv_values(file)
+        env = _dotenv(path, file)
     if not isinstance(env, dict):
         raise Misconfigured(f"{path}: 'env' must be an object or the name of a file")
-    return {str(name): str(value) for name, value in env.items() if value is not None}
+    named = {str(name): str(value) for name, value in env.items() if value is not None}
+    for name, value in named.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise Misconfigured(f"{path}: 'env' has a variable that no process can have: {name!r}")
+        if name.upper() in VARIABLES:
+            log.warning("%s: env: %s is a setting; it counts in a process's own", path, name)
+    return named
+
+
+def _dotenv(path: Path, file: Path) -> Mapping[str, str | None]:
+    try:
+        return dotenv_values(file)
+    except (OSError, UnicodeDecodeError) as error:  # a decoder's words would quote the file
+        raise Misconfigured(f"{path}: 'env' names {file}, which cannot be read") from error

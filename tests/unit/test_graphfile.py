@@ -90,6 +90,9 @@ def test_null_lets_an_interrupt_wait_for_ever(tmp_path: Path) -> None:
         ({"graphs": {"a": "./agent.py:graph"}, "dependencies": ["./no"]}, "dependency"),
         ({"graphs": {"a": "./agent.py:graph"}, "env": "./.env"}, "does not exist"),
         ({"graphs": {"a": "./agent.py:graph"}, "env": ["A"]}, "'env' must be an object"),
+        ({"graphs": {"a": "./agent.py:graph"}, "env": {"A=B": "x"}}, "no process can have"),
+        ({"graphs": {"a": "./agent.py:graph"}, "env": {"": "x"}}, "no process can have"),
+        ({"graphs": {"a": "./agent.py:graph"}, "env": {"A": "x\0"}}, "no process can have"),
         ({"graphs": {"a": "./agent.py:graph"}, "steadyrun": []}, "'steadyrun' must be"),
         ({"graphs": {"a": "./agent.py:graph"}, "steadyrun": {"x": 1}}, "one key 'graphs'"),
         (
@@ -255,3 +258,26 @@ def test_a_module_is_imported_once(tmp_path: Path) -> None:
     path = write(tmp_path, {"graphs": {"a": "./my-flow.py:count"}}, **{"my-flow": source})
     reference = parse(path).graphs["a"].graph
     assert load_object(reference) is load_object(reference)
+
+
+def test_a_file_of_variables_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").touch()
+    (tmp_path / "vars").write_bytes(b"KEY=\xff\xfe")
+    file = tmp_path / "langgraph.json"
+    file.write_text('{"graphs": {"a": "./agent.py:graph"}, "env": "./vars"}')
+    with pytest.raises(Misconfigured, match="vars, which cannot be read"):
+        parse(file)
+
+
+def test_a_setting_among_the_variables_of_graphs_is_told_to_be_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "agent.py").touch()
+    file = tmp_path / "langgraph.json"
+    env = {"STEADYRUN_LEASE_TTL_S": "hunter2", "STEADYRUN_OPSPILOT_MODEL": "x", "OTHER": "y"}
+    file.write_text(json.dumps({"graphs": {"a": "./agent.py:graph"}, "env": env}))
+    with caplog.at_level(logging.WARNING):
+        assert parse(file).env == env
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "STEADYRUN_LEASE_TTL_S is a setting" in told
+    assert "hunter2" not in told
