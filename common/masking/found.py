@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 Span = tuple[int, int]
 
+SIGN_CHARS = 160
 RUN_END = re.compile(r"[\s\"'<>,;&]")
 
 
@@ -33,17 +34,31 @@ class Rule(Protocol):
     """How some kinds of secrets look. `find` takes time in proportion to the text, whatever is in
     it: what it looks at again is bounded.
 
-    `hints`: one of these, in lower case, stands in every text that has one. `starts`: beginnings of
-    what itself is hidden; only for rules that hide from their first letter on.
+    `hints`: one of these stands in every text that has one; in lower case, where the rule ignores
+    the case, else as it is written. `sign`: less is needed
+    to know that ordinary text has none. It matches as soon as a hint has come, at the end of the
+    text too, and until the secret begins; what it matches is at most SIGN_CHARS long. `waits`:
+    where that is so in a text of which nothing is held back, a secret may still follow. `starts`:
+    beginnings of what itself is hidden; only for rules that hide from their first letter on.
     """
 
     @property
     def hints(self) -> tuple[str, ...]: ...
     @property
+    def sign(self) -> re.Pattern[str]: ...
+    @property
+    def waits(self) -> re.Pattern[str]: ...
+    @property
     def starts(self) -> tuple[str, ...]: ...
     def find(self, text: str) -> Iterator[Found]: ...
     def begun(self, text: str) -> int | None:
         """Where a beginning of `starts` stands at the end of the text."""
+
+
+class Hidden:
+    """A rule that holds back from the first letter on what may become a secret."""
+
+    waits = re.compile(r"(?!)")
 
 
 class Shown:

@@ -43,6 +43,9 @@ HINTS = (
     *("pass", "pwd", "secret", "key", "token", "credential", "auth", "jwt", "bearer", "webhook"),
     *("signature", "sig=", "sessid", "sessionid", *CHINESE),
 )
+HINT = rf"(?:{'|'.join(h for h in HINTS if h != 'sig=')})"
+_LETTER = "[A-Za-z0-9_-]"
+_OF_NAME = f"{_LETTER}*"
 _EQUALS_NAMES = frozenset(
     {"pass", "auth", "_auth", "sig", "signature", "phpsessid", "jsessionid"}
     | {"x-amz-signature", "x-goog-signature"}
@@ -93,6 +96,21 @@ class Assigned(Shown):
         re.compile(rf"{_CHINESE_NAME}(?P<sep>\s{{0,8}}(?:[=:\uff1a]|是|为|為)\s{{0,8}}){_OPEN}"),
     )
     hints = HINTS
+    # the rest of the name, or the words that end it, and what may close it
+    _front = (
+        rf"(?:(?:secret|auth){_OF_NAME}(?:[ ]{_OF_NAME}){{0,3}}|{HINT}{_OF_NAME}|sig)"
+        rf"\\{{0,7}}[\"'`]?\]?"
+    )
+    sign = re.compile(
+        rf"{_front}(?:\s{{0,8}}(?:[:=\uff1a是为為]|\Z)"
+        r"|[ ]{1,3}(?:(?:is|was)[ ]|(?:is?|was?)\Z))",
+        re.IGNORECASE,
+    )
+    waits = re.compile(
+        rf"{_front}(?:\s{{0,8}}(?::\s?[\w.\[\]|]{{0,31}}\s?)?[:=>\uff1a是为為]{{0,2}}\s{{0,8}}"
+        r"|[ ]{1,3}(?:is?|was?)[ ]{0,3})\\{0,7}[\"'`]?\Z",
+        re.IGNORECASE,
+    )
 
     def find(self, text: str) -> Iterator[Found]:
         for head in self._heads:
@@ -187,6 +205,13 @@ class Arguments(Shown):
         ),
     )
     hints = (*HINTS, " -p", "\t-p", " -u", "-u ", " -a", "\t-a", "--user", "-user", "thin:", "oci:")
+    sign = re.compile(
+        rf"(?:(?<!{_LETTER})-|\A){_OF_NAME}{HINT}|[ \t]-p|[ \t]-a(?:[ \t]|\Z)"
+        rf"|(?<!{_LETTER})-(?:u|-user|-proxy-user)"
+        r"|login\s{1,4}\S{1,80}\s{1,4}pass|(?:thin|oci):",
+        re.IGNORECASE,
+    )
+    waits = sign
 
     def find(self, text: str) -> Iterator[Found]:
         for match in self._flag.finditer(text):

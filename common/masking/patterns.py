@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from common.masking.found import Found, Rule, Span, merged
 from common.masking.named import Arguments, Assigned
@@ -14,8 +15,13 @@ MASK = "***"
 _RULES: tuple[Rule, ...] = (
     PrivateKeys(), Keys(), Addresses(), Headers(), Assigned(), Arguments(), Tags(), Beside(),
 )  # fmt: skip
-_HINTS = tuple({hint for rule in _RULES for hint in rule.hints})
-HINT_CHARS = max(map(len, _HINTS))
+_CASES = tuple((rule, bool(rule.sign.flags & re.IGNORECASE)) for rule in _RULES)
+"""Each with whether it ignores the case."""
+_HINTS = frozenset(hint for rule in _RULES for hint in rule.hints)
+_HINT_CHARS = max(map(len, _HINTS))
+_SHORT_HINTS = tuple(hint for hint in _HINTS if len(hint) < 3)
+_HINTS_BEGIN = frozenset(hint[:3] for hint in _HINTS)
+_SHORT_CHARS = 64  # what begins in a longer text tells nothing
 _STARTS = tuple({start for rule in _RULES for start in rule.starts})
 
 
@@ -42,9 +48,18 @@ class Patterns:
         endless = next((f for f in found if f.sure and f.last == len(text)), None)
         return spans, begins, endless
 
-    def may_stand_in(self, text: str) -> bool:
-        """The cheap look that ordinary text passes: False if no secret is in it or begins in it."""
-        return bool(self._own) or _has_hint(text.lower())
+    def may_stand_in(self, text: str, news: int) -> bool:
+        """The cheap look that ordinary text passes: False if no secret is in it or begins in it.
+
+        The last `news` letters are new; what stands before them was looked at when it came.
+        """
+        return bool(self._own) or any(
+            rule.sign.search(text) for rule in _hinted(text[-news - _HINT_CHARS :])
+        )
+
+    def waits(self, text: str) -> bool:
+        """Whether a secret may follow a text of which nothing is held back."""
+        return bool(self._own) or any(rule.waits.search(text) for rule in _hinted(text))
 
     def may_begin_at_end(self, text: str) -> bool:
         if self._own:
@@ -54,11 +69,21 @@ class Patterns:
 
 def _hinted(text: str) -> list[Rule]:
     low = text.lower()
-    if not _has_hint(low):
+    if not _may_have_hint(text, low):
         return []
-    return [rule for rule in _RULES if any(hint in low for hint in rule.hints)]
+    return [rule for rule, folds in _CASES if _has_one(low if folds else text, rule.hints)]
 
 
-def _has_hint(low: str) -> bool:
-    """One look for each is several times as fast as one pattern of all of them."""
-    return any(hint in low for hint in _HINTS)
+def _has_one(text: str, hints: tuple[str, ...]) -> bool:
+    return any(hint in text for hint in hints)
+
+
+def _may_have_hint(text: str, low: str) -> bool:
+    """A look at all beginnings at once is several times as fast as one pattern of all hints."""
+    if len(text) > _SHORT_CHARS or _has_one(text, _SHORT_HINTS):
+        return True
+    return not (_HINTS_BEGIN.isdisjoint(_threes(low)) and _HINTS_BEGIN.isdisjoint(_threes(text)))
+
+
+def _threes(text: str) -> Iterator[str]:
+    return map("".join, zip(text, text[1:], text[2:], strict=False))

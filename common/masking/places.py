@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from common.masking.found import Found, Shown
 from common.masking.keys import names_secret_in_text
-from common.masking.named import HINTS, value_at
+from common.masking.named import HINT, HINTS, value_at
 from common.masking.words import is_basic, is_placeholder, looks_random
 
 _URL_STOP = re.compile(r"[\s\"'<>`\u3000-\u303f\uff00-\uffef\u2018-\u201f]")
@@ -20,6 +20,8 @@ class Addresses(Shown):
     _head = re.compile(r"://(?P<user>[^\s/:@\"'\[<>]{0,100}:)?")
     _port = re.compile(r"\d{1,5}(?:[/?#]|\Z)")
     hints = ("://",)
+    sign = re.compile("://")
+    waits = re.compile(rf"://{_URL_STOP.pattern.replace('[', '[^', 1)}*\Z")
 
     def find(self, text: str) -> Iterator[Found]:
         at, run_end = 0, 0
@@ -69,6 +71,16 @@ class Headers(Shown):
     _first_cookie = re.compile(r"[A-Za-z0-9_.!#$%&*+^|~-]{1,100}(?:=|\Z)")
     _line_end = re.compile(r"[\r\n\"']")
     hints = ("bearer", "basic", "authorization", "cookie")
+    sign = re.compile(
+        r"(?:bearer|basic)(?:\s|\Z)"
+        r"|(?:authorization|cookies?2?)\\?[\"']?\s{0,8}(?:[=:]|\Z)",
+        re.IGNORECASE,
+    )
+    waits = re.compile(
+        r"(?:(?:bearer|basic)\s{0,8}"
+        r"|(?:authorization|cookies?2?)\\?[\"']?\s{0,8}(?:[=:]\s{0,8}\\?[\"']?(?:[a-z]+\s{0,8})?)?)\Z",
+        re.IGNORECASE,
+    )
 
     def find(self, text: str) -> Iterator[Found]:
         for match in self._scheme.finditer(text):
@@ -122,6 +134,12 @@ class Tags(Shown):
         re.IGNORECASE | re.ASCII,
     )
     hints = HINTS
+    sign = re.compile(
+        rf"<(?=[A-Za-z])[\w:.-]*?{HINT}"
+        r"|(?:name|key|field)\\?[\"']?\s{0,4}[=:]\s{0,4}\\?[\"'][\w .-]*?" + HINT,
+        re.IGNORECASE,
+    )
+    waits = sign
 
     def find(self, text: str) -> Iterator[Found]:
         for match in self._tag.finditer(text):
@@ -157,7 +175,11 @@ class Beside(Shown):
         re.compile(r"(?<!\d)\d{8,10}:(?P<secret>AA[A-Za-z0-9_-]{0,40})"),
     )
     _least = (40, 32, 9, 20, 32)
-    hints = ("akia", "asia", "ac", "hooks.slack.com", "/webhooks/", ":aa")
+    hints = ("AKIA", "ASIA", "AC", "hooks.slack.com", "/webhooks/", ":AA")
+    sign = re.compile(
+        r"(?<![A-Za-z0-9])(?:A[KS]IA|AC(?:[0-9a-f]|\Z))|hooks\.slack\.com|/webhooks/|\d:AA"
+    )
+    waits = sign
 
     def find(self, text: str) -> Iterator[Found]:
         for head, least in zip(self._heads, self._least, strict=True):

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from collections.abc import Iterable
 
-from common.masking.found import Found, Span
-from common.masking.patterns import HINT_CHARS, MASK, Patterns
+from common.masking.found import SIGN_CHARS, Found, Span
+from common.masking.patterns import MASK, Patterns
 
 HOLD_CHARS_MAX = 8_192
 PIECE_CHARS_MAX = 4_096
@@ -24,7 +24,7 @@ class TextMask:
         self._held = ""
         self._inside: _Endless | None = None
         self._hinted = patterns.has_own
-        """Whether what was shown last may be the front of a secret's text."""
+        """Whether a secret may follow what was shown last."""
 
     def feed(self, delta: str) -> str:
         """What may be shown now; the rest is held back."""
@@ -55,11 +55,11 @@ class TextMask:
 
     def _is_plain(self, delta: str) -> bool:
         """The cheap look that ordinary text passes: nothing in it or at its end is suspicious."""
-        recent = self._context[-HINT_CHARS:] + delta
+        recent = self._context[-SIGN_CHARS:] + delta
         return not (
             _is_half(delta[-1:])
             or self._patterns.may_begin_at_end(recent)
-            or self._patterns.may_stand_in(recent)
+            or self._patterns.may_stand_in(recent, len(delta))
         )
 
     def _held_from(self, text: str, secrets: list[Span], begins: int) -> int:
@@ -72,7 +72,7 @@ class TextMask:
         shown = without(text, secrets, len(self._context), end)
         self._held = text[end:]
         self._context = text[max(0, end - CONTEXT_CHARS) : end]
-        self._hinted = self._patterns.may_stand_in(self._context)
+        self._hinted = self._patterns.waits(self._context)
         return storable(shown)
 
     def _after_secret(self, delta: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from common.masking.found import Found, beginnings
+from common.masking.found import Found, Hidden, beginnings
 
 _WORD = r"[A-Za-z0-9_-]"
 _ALNUM = r"[A-Za-z0-9]"
@@ -46,7 +46,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
 )
 
 
-class Keys:
+class Keys(Hidden):
     """All of the table at once."""
 
     def __init__(self) -> None:
@@ -58,7 +58,8 @@ class Keys:
         self._open = re.compile(
             rf"(?<!{_WORD})(?:{'|'.join(map(re.escape, literals))})[A-Za-z0-9_.+/=-]*\Z"
         )
-        self.hints = tuple(literal.lower() for literal in literals)
+        self.hints = tuple(literals)
+        self.sign = re.compile(rf"(?<!{_WORD})(?:{'|'.join(map(re.escape, literals))})")
         self.starts = beginnings(*literals)
         self._reach = max(map(len, literals))
         self._begun = re.compile(rf"(?<!{_WORD})(?:{'|'.join(map(re.escape, self.starts))})\Z")
@@ -76,7 +77,7 @@ class Keys:
         return None if match is None else match.start()
 
 
-class PrivateKeys:
+class PrivateKeys(Hidden):
     """Blocks between BEGIN and END; without an END, all that follows."""
 
     _begin = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -85,7 +86,8 @@ class PrivateKeys:
     _begun = re.compile(
         rf"(?:-----BEGIN [A-Z0-9 ]{{0,60}}-{{0,4}}|{'|'.join(sorted(starts, reverse=True))})\Z"
     )
-    hints = ("-----begin ",)
+    hints = ("-----BEGIN ",)
+    sign = re.compile("-----BEGIN ")
 
     def find(self, text: str) -> Iterator[Found]:
         at = 0

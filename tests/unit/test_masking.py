@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import uuid
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 
 from common.errors import Misconfigured
 from common.masking import MASK, Masker, TextMask, names_secret
+from common.masking.patterns import Patterns
 from common.masking.texts import HOLD_CHARS_MAX
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXZhbHVl"
@@ -35,6 +37,17 @@ SECRETS = {
     "quoted": ('{"api_key": "with spaces too"}', "with spaces too"),
     "colon": ("token: abc123def", "abc123def"),
 }
+MENTIONS = [
+    "The turkey passes the back of the house",
+    "Each account has a token, which the task asks for",
+    "Whoever takes the key of the basic plan acts on the author's behalf",
+    "The cookies are for everybody",
+    "A secret that is kept by three is none - ask the secretary",
+    "The password was changed since the last webhook was sent",
+    "The signature is valid: see https://example.org/passes",
+    "Every credential has its bearer",
+    "请不要把密码告诉别人",
+]
 HARMLESS = [
     "Your password must have at least twelve characters.",
     "The token: please renew it",
@@ -322,6 +335,26 @@ def test_text_is_held_back_while_its_end_may_begin_a_secret(text: str, shown: st
     mask = Masker().stream()
     assert mask.feed(text) == shown
     assert mask.feed(" ") + mask.flush() != ""
+
+
+@pytest.mark.parametrize("text", MENTIONS)
+def test_a_word_that_secrets_have_does_not_make_all_that_follows_suspicious(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A model's words are looked at alone again soon after, not with all that stands before."""
+    reads: list[str] = []
+    read = Patterns.read
+
+    def counted(patterns: Patterns, text: str) -> Any:
+        reads.append(text)
+        return read(patterns, text)
+
+    stream, words = Masker().stream(), re.findall(r" ?\w+|\W", "and nothing else is meant.")
+    shown = stream.feed(f"{text}, and so it goes on and on ")
+    monkeypatch.setattr(Patterns, "read", counted)
+    shown += "".join([*map(stream.feed, words), stream.flush()])
+    assert shown == f"{text}, and so it goes on and on and nothing else is meant."
+    assert not [text for text in reads if text.endswith("meant")]
 
 
 def test_half_a_character_waits_for_the_other_half() -> None:
