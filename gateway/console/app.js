@@ -123,7 +123,7 @@ class App {
     await this.sidebar.refresh();
     if (!this.#view) return;
     this.#entitle();
-    if (this.#own) this.#view.noticed?.(this.#own);
+    if (this.#own && !this.sidebar.leaving.has(this.#own.id)) this.#view.noticed?.(this.#own);
   }
 
   #signIn() {

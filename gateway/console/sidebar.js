@@ -10,7 +10,7 @@ export class Sidebar {
   #most = SHOWN;
 
   constructor(app) {
-    Object.assign(this, { app, api: app.session.api, items: [], here: "" });
+    Object.assign(this, { app, api: app.session.api, items: [], leaving: new Set(), here: "" });
     this.list = h("ul", { class: "conversations" });
     this.older = h("button", { class: "button older", type: "button", hidden: true, onClick: () => this.#more() }, t("older"));
     this.count = h("span", { class: "count", hidden: true });
@@ -66,10 +66,12 @@ export class Sidebar {
 
   async #delete(id, title) {
     if (!confirm(t("delete_sure", { title }))) return;
+    this.leaving.add(id); // nobody asks about it meanwhile
     try {
       await this.api.delete(`/api/conversations/${id}`);
       this.app.deleted(id);
     } catch (error) {
+      this.leaving.delete(id);
       alert(told(error).map((part) => part.textContent ?? part).join(""));
     }
     await this.refresh();
