@@ -23,8 +23,8 @@ BARE = re.compile(
 _BEGUN_IN_BRACES = re.compile(r"(?:\{[^{}\s]{0,200})?\Z")
 _BRACKETS_AT_END = re.compile(r"[(){}\[\]]*\Z")
 _QUOTED = {
-    '"': re.compile(r'(?:[^"\\\n]|\\.)++'),
-    "'": re.compile(r"(?:[^'\\\n]|\\.)++"),
+    '"': re.compile(r'(?:[^"\\\n]|\\(?:.|\Z))++'),
+    "'": re.compile(r"(?:[^'\\\n]|\\(?:.|\Z))++"),
     "`": re.compile(r"[^`\n]++"),
 }
 _ESCAPED = re.compile(r"(?:[^\"'\\\n]|\\(?!\\*[\"']))++")
@@ -46,6 +46,7 @@ HINTS = (
 HINT = rf"(?:{'|'.join(h for h in HINTS if h != 'sig=')})"
 _LETTER = "[A-Za-z0-9_-]"
 _OF_NAME = f"{_LETTER}*"
+_REST = f"{_LETTER}*+"  # a name is read once, however many hints are in it
 _EQUALS_NAMES = frozenset(
     {"pass", "auth", "_auth", "sig", "signature", "phpsessid", "jsessionid"}
     | {"x-amz-signature", "x-goog-signature"}
@@ -98,17 +99,17 @@ class Assigned(Shown):
     hints = HINTS
     # the rest of the name, or the words that end it, and what may close it
     _front = (
-        rf"(?:(?:secret|auth){_OF_NAME}(?:[ ]{_OF_NAME}){{0,3}}|{HINT}{_OF_NAME}|sig)"
-        rf"\\{{0,7}}[\"'`]?\]?"
+        rf"(?<!{_LETTER})(?:(?>{_LETTER}*?(?:secret|auth)){_REST}(?:[ ]{_REST}){{0,3}}"
+        rf"|(?>{_LETTER}*?{HINT}){_REST}|-*+sig)\\{{0,7}}[\"'`]?\]?"
     )
     sign = re.compile(
         rf"{_front}(?:\s{{0,8}}(?:[:=\uff1a是为為]|\Z)"
-        r"|[ ]{1,3}(?:(?:is|was)[ ]|(?:is?|was?)\Z))",
+        r"|[ ]{1,3}(?:(?:is|was)[ ]|(?:is?|w|was?)\Z))",
         re.IGNORECASE,
     )
     waits = re.compile(
         rf"{_front}(?:\s{{0,8}}(?::\s?[\w.\[\]|]{{0,31}}\s?)?[:=>\uff1a是为為]{{0,2}}\s{{0,8}}"
-        r"|[ ]{1,3}(?:is?|was?)[ ]{0,3})\\{0,7}[\"'`]?\Z",
+        r"|[ ]{1,3}(?:is?|w|was?)[ ]{0,3})\\{0,7}[\"'`]?\Z",
         re.IGNORECASE,
     )
 
@@ -204,7 +205,7 @@ class Arguments(Shown):
             r"(?<![A-Za-z0-9_])(?:thin|oci):[\w$#]{1,60}/(?P<open>(?!))?(?=[^\s@]{1,100}(?:@|\Z))"
         ),
     )
-    hints = (*HINTS, " -p", "\t-p", " -u", "-u ", " -a", "\t-a", "--user", "-user", "thin:", "oci:")
+    hints = (*HINTS, " -p", "\t-p", "-u", " -a", "\t-a", "thin:", "oci:")
     sign = re.compile(
         rf"(?:(?<!{_LETTER})-|\A){_OF_NAME}{HINT}|[ \t]-p|[ \t]-a(?:[ \t]|\Z)"
         rf"|(?<!{_LETTER})-(?:u|-user|-proxy-user)"

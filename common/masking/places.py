@@ -67,7 +67,9 @@ class Headers(Shown):
     _cookie = re.compile(
         r"(?<![A-Za-z0-9])(?:set-)?cookies?2?\\?[\"']?\s{0,8}[=:]\s{0,8}\\?[\"']?", re.IGNORECASE
     )
-    _cookies = re.compile(r"(?:=\"[^\"\r\n]{0,4096}\"|[^\"'\r\n\\\u3000-\u303f\uff00-\uffef])++")
+    _cookies = re.compile(
+        r"(?:=\"[^\"\r\n]{0,4096}(?:\"|\Z)|[^\"'\r\n\\\u3000-\u303f\uff00-\uffef])++"
+    )
     _first_cookie = re.compile(r"[A-Za-z0-9_.!#$%&*+^|~-]{1,100}(?:=|\Z)")
     _line_end = re.compile(r"[\r\n\"']")
     hints = ("bearer", "basic", "authorization", "cookie")

@@ -307,6 +307,26 @@ def test_a_streamed_text_is_masked_alike_letter_by_letter(words: list[str]) -> N
     assert streamed(Masker().stream(), list(text)) == Masker().text(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"password": "the long first part, it\\"s hunter2x", "y": 2}',
+        "password = 'the long first part, it\\'s hunter2x' and more",
+        'Cookie: sid="abcdefghijklmnop"; b=2\n',
+        "the PASSWORD_FOR_THE_PRODUCTION_DATABASE WAS Hunter2x here",
+        'curl "-uadmin:hunter2x" and\t-uadmin:hunter2x',
+    ],
+)
+def test_a_secret_is_hidden_wherever_its_text_is_cut(text: str) -> None:
+    """In JSON, between a stroke and the sign that it stands before, too."""
+    masked = Masker().text(text)
+    assert "unter2x" not in masked
+    assert MASK in masked
+    assert streamed(Masker().stream(), list(text)) == masked
+    for at in range(len(text)):
+        assert streamed(Masker().stream(), [text[:at], *text[at:]]) == masked
+
+
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["ACME-", "1", "23", " ", "x", "token=", "é"]), max_size=12))
 def test_an_own_pattern_is_found_across_pieces(parts: list[str]) -> None:
