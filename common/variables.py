@@ -15,6 +15,8 @@ from typing import Final
 PREFIX: Final = "STEADYRUN_"
 SLIP: Final = 2
 """Letters that are wrong, missing, too many or swapped with their neighbour."""
+_SHORT: Final = 6
+"""Of a name with fewer letters after the prefix one is a slip: two make most other words of it."""
 
 ELSEWHERE: Final = frozenset(
     PREFIX + name
@@ -58,9 +60,13 @@ def _look(name: str, known: frozenset[str]) -> Unknown | None:
         return None  # somebody else's
     slips = [other for other in known if abs(len(other) - len(upper)) <= SLIP]
     nearest = min(slips, key=lambda other: (distance(upper, other), other), default="")
-    if nearest and distance(upper, nearest) <= SLIP:
-        return Unknown(name, nearest, is_slip=True)
+    if nearest and (slips_made := distance(upper, nearest)) <= SLIP:
+        return Unknown(name, nearest, is_slip=slips_made <= _slips_in(nearest))
     return Unknown(name, _alike(upper, known), False) if upper.startswith(PREFIX) else None
+
+
+def _slips_in(known: str) -> int:
+    return SLIP if len(known) - len(PREFIX) >= _SHORT else 1
 
 
 def _alike(name: str, known: frozenset[str]) -> str | None:

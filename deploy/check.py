@@ -36,12 +36,14 @@ def settings_of_up(runners: int) -> None:
 def check() -> list[str]:
     """The graphs of the graph file, all loaded. Raises Misconfigured."""
     from common.tracing import tracing  # only here: `up` starts faster without
+    from gateway.services.hooks import Hooks
     from runner.registry import Registry
 
     settings = _settings({})
     tracing(settings.traces_url, "check")
     registry = Registry.load(settings.graphs)
     asyncio.run(registry.prepare())
+    Hooks(registry.file, timeout_s=1.0)  # guards as gateways make them; nothing is asked
     return list(registry.names)
 
 

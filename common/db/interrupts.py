@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from common.db import interrupt_sql
 from common.db.engine import Connection
-from common.db.paging import at_position, page
+from common.db.paging import at_position, encode, page
 from common.runs import InterruptStatus, InterruptType
 
 
@@ -160,7 +160,16 @@ async def inbox(
         position=at_position(cursor),
         limit=limit + 1,
     )
-    return page([Interrupt(*row) for row in rows], limit, lambda item: (item.position,))
+    return page([Interrupt(*row) for row in rows], limit, _place)
+
+
+def cursor_after(row: Interrupt) -> str:
+    """Of the inbox: where a page goes on that ends with `row`."""
+    return encode(_place(row))
+
+
+def _place(row: Interrupt) -> tuple[int]:
+    return (row.position,)
 
 
 async def decide(

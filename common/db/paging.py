@@ -22,7 +22,7 @@ def page(
 ) -> tuple[list[Item], str | None]:
     """The page out of at most `limit + 1` rows, and the next cursor if there are more."""
     items = list(rows[:limit])
-    return items, _encode(key(items[-1])) if len(rows) > limit else None
+    return items, encode(key(items[-1])) if len(rows) > limit else None
 
 
 def at_position(cursor: str | None) -> int | None:
@@ -52,7 +52,7 @@ def microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _encode(parts: Sequence[Any]) -> str:
+def encode(parts: Sequence[Any]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode().rstrip("=")
 
 

@@ -27,6 +27,10 @@ _THREADS_MAX = 32
 _ANY_ERROR = (Exception, SystemExit, KeyboardInterrupt)  # an exit would end the gateway
 
 
+class Late(Refused):
+    """It did not answer in time."""
+
+
 class AuthorCode:
     """One a process, for all its graphs."""
 
@@ -98,7 +102,7 @@ class AuthorCode:
     def _late(self, what: str, act: Act) -> Refused:
         logger.error("a graph author's code did not answer in time", what=what, act=_name(act))
         within = f"within {self._timeout_s:g} s"
-        return Refused("UNAVAILABLE", f"{what} did not answer {within}; nothing was decided")
+        return Late("UNAVAILABLE", f"{what} did not answer {within}; nothing was decided")
 
 
 @dataclass(frozen=True, slots=True)

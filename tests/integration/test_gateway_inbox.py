@@ -1,8 +1,12 @@
 """The approval inbox over HTTP: what the caller may decide, as a decision would find it."""
 
+from threading import Event
 from typing import Any
 
 from common.db.interrupts import Interrupt
+from gateway.auth import Principal
+from gateway.services.hooks import Hooks
+from gateway.services.inbox import Inbox
 from tests.support import rows
 from tests.support.deciding import ask, code, edge, graphs, hooks
 from tests.support.edge import Edge, bearer
@@ -87,3 +91,58 @@ async def test_what_one_has_decided_stays_in_ones_list(
     await asked.decide(headers=bearer("chief", "pumps.restart"), interruptId=other)
     hooks.permitted["authorize"] = False
     assert await listed(edge, boss, status="resolved") == [mine]
+
+
+async def test_a_card_that_the_guard_cannot_judge_hides_no_other(
+    edge: Edge, runner: FakeRunner, hooks: Any
+) -> None:
+    asked = await ask(edge, runner, {}, {}, {})
+    bad = asked.questions[2].id  # the newest, which is asked about first
+
+    def failing(principal: Any, card: Any) -> bool:
+        if card["id"] == bad:
+            raise KeyError("amount")
+        return True
+
+    hooks.permitted["authorize"] = failing
+    others = newest_first(asked.questions[:2])
+    for _ in range(3):
+        assert await listed(edge, limit=1) == others
+    assert await listed(edge) == others
+
+
+async def test_a_card_at_which_the_guard_hangs_hides_others_for_a_moment_only(
+    edge: Edge, runner: FakeRunner, hooks: Any
+) -> None:
+    asked = await ask(edge, runner, {}, {}, {})
+    bad, leave, about = asked.questions[2].id, Event(), []
+
+    def hanging(principal: Any, card: Any) -> bool:
+        about.append(card["id"])
+        return card["id"] != bad or leave.wait()
+
+    hooks.permitted["authorize"] = hanging
+    inbox = Inbox(edge.gateway.db, Hooks(edge.gateway.graphs, timeout_s=0.5), rest_s=1e-9)
+    user = Principal(rows.USER, frozenset())
+    try:
+        await inbox.page(user, "pending", None, 50)
+        found = await inbox.page(user, "pending", None, 50)
+    finally:
+        leave.set()
+    assert [item.id for item in found.items] == newest_first(asked.questions[:2])
+    assert about.count(bad) == 1
+
+
+async def test_a_slow_guard_makes_pages_short_and_nothing_is_skipped(
+    edge: Edge, runner: FakeRunner, hooks: Any
+) -> None:
+    asked = await ask(edge, runner, *[{}] * 5)
+    inbox = Inbox(edge.gateway.db, Hooks(edge.gateway.graphs, timeout_s=5.0), page_s=0.0)
+    cursor, found = None, []
+    for _ in asked.questions:
+        page = await inbox.page(Principal(rows.USER, frozenset()), "pending", cursor, 50)
+        found.append([item.id for item in page.items])
+        cursor = page.next_cursor
+    assert found == [[question] for question in newest_first(asked.questions)]
+    assert cursor is None
+    assert hooks.calls.count("authorize") == 5

@@ -47,6 +47,20 @@ def test_a_graph_that_cannot_be_loaded_is_named(
     assert "graph 'shop'" in said
 
 
+def test_a_guard_that_gateways_refuse_is_named(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "guards.py").write_text("class Guard:\n    def authorise(self, who, card): ...\n")
+    (tmp_path / "langgraph.json").write_text(
+        '{"graphs": {"shop": "./shop.py:made"},'
+        ' "steadyrun": {"graphs": {"shop": {"guard": "./guards.py:Guard"}}}}'
+    )
+    status, said = checked(capsys)
+    assert (status, said.count("\n")) == (1, 1)
+    assert "graph 'shop'" in said
+    assert "is no guard" in said
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -44,6 +44,10 @@ def test_a_slip_is_named_with_what_was_meant(name: str, meant: str) -> None:
         ("STEADYRUN_CONCURRENCY", "STEADYRUN_RUNNER_CONCURRENCY"),
         ("STEADYRUN_MAX_ATTEMPTS", "STEADYRUN_ATTEMPTS_MAX"),
         ("STEADYRUN_ZZZ", None),
+        ("STEADYRUN_DEV", "STEADYRUN_DEMO"),
+        ("STEADYRUN_STAGE", "STEADYRUN_IMAGE"),
+        ("STEADYRUN_UID", "STEADYRUN_URL"),
+        ("STEADYRUN_REPO", "STEADYRUN_DEMO"),
     ],
 )
 def test_what_may_be_a_newer_setting_is_a_warning(name: str, nearest: str | None) -> None:
