@@ -14,6 +14,7 @@ from common.settings import GatewaySettings, RunnerSettings
 from runner.renewal import check_renewal
 
 _OWN = {"gateway_host": "127.0.0.1", "gateway_port": "0"}  # what `up` sets whatever is given
+_FILLED_IN = {"jwt_secret": "0" * 32, "demo": "0", "start_patience_s": "0"}  # where it is empty
 _SERVERS = {"DATABASE_URL": "postgresql://embedded", "REDIS_URL": "redis://embedded"}
 
 
@@ -25,7 +26,8 @@ def settings_of_up(runners: int) -> None:
         for name, url in _SERVERS.items()
         if not any(os.environ.get(v) for v in given if v.endswith(name))
     }
-    settings = _settings(missing)
+    empty = {n: v for n, v in _FILLED_IN.items() if os.environ.get(f"STEADYRUN_{n.upper()}") == ""}
+    settings = _settings(missing | empty)
     if settings.metrics_port is not None and runners > 1:
         raise Unusable(
             f"STEADYRUN_METRICS_PORT: {runners} runners on one machine cannot share a port; unset"

@@ -1,5 +1,7 @@
 """`steadyrun check`: what gateways and runners would refuse, without a server."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,18 @@ def test_what_is_fine_is_said_without_any_server(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert checked(capsys) == (0, "settings and graphs are fine: shop\n")
+
+
+@pytest.mark.parametrize(("made", "status"), [("made", 0), ("nothing", 1)])
+def test_a_thread_of_a_graph_that_never_ends_does_not_hold_it(
+    environment: pytest.MonkeyPatch, tmp_path: Path, made: str, status: int
+) -> None:
+    with (tmp_path / "shop.py").open("a") as file:
+        file.write("import threading\nthreading.Thread(target=threading.Event().wait).start()\n")
+    (tmp_path / "langgraph.json").write_text(f'{{"graphs": {{"shop": "./shop.py:{made}"}}}}')
+    command = [sys.executable, "-P", "-m", "deploy.cli", "check"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, (ended.stdout + ended.stderr).count("\n")) == (status, 1)
 
 
 def test_a_graph_that_cannot_be_loaded_is_named(
@@ -124,3 +138,11 @@ def test_up_needs_no_servers_in_the_environment_and_no_port(
     settings_of_up(1)
     with pytest.raises(Unusable, match="cannot share a port"):
         settings_of_up(2)
+
+
+@pytest.mark.parametrize(
+    "name", ["STEADYRUN_JWT_SECRET", "STEADYRUN_DEMO", "STEADYRUN_START_PATIENCE_S"]
+)
+def test_up_fills_in_what_is_empty(environment: pytest.MonkeyPatch, name: str) -> None:
+    environment.setenv(name, "")
+    settings_of_up(2)
