@@ -21,7 +21,7 @@ LONGEST_S, LARGEST = 1_000_000_000, 2**31 - 1  # what timers and Postgres' integ
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
 Pause = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Number = Annotated[int, Field(le=LARGEST)]
-_ORIGIN = re.compile(r"https?://[^/\s?#]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]+")  # apps have schemes of their own
 
 
 class Settings(BaseSettings):

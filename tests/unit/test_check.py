@@ -104,7 +104,13 @@ def test_a_setting_that_cannot_be_meant_is_named(
     assert said.startswith(f"steadyrun: {name}")
 
 
-@pytest.mark.parametrize("given", ["*", "https://a.example, http://localhost:3000", ""])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("*", "https://a.example, http://localhost:3000", ""),
+        "capacitor://localhost,chrome-extension://abcdefghijklmnop",
+    ],
+)
 def test_origins_as_browsers_send_them_are_taken(
     environment: pytest.MonkeyPatch, given: str
 ) -> None:
