@@ -87,6 +87,7 @@ class Supervisor:
 
     def run_once(self, name: str, command: Command) -> None:
         """Run a command to its end, looking after the children; raises as `start` does."""
+        before = command.log.stat().st_size if command.log.exists() else 0
         process = spawn(command)
         try:
             while not has_exited(process):
@@ -95,8 +96,8 @@ class Supervisor:
             kill_group(process.pid)
             process.wait()
         if process.returncode:
-            epitaph = _obituary(name, process.returncode, command.log)
-            raise ChildFailed(epitaph, _last_line(command.log))
+            said = _last_line(command.log, before) if process.returncode > 0 else ""
+            raise ChildFailed(_obituary(name, process.returncode, command.log, before), said)
 
     def watch(self) -> None:
         """Keep all children running until somebody asks us to stop."""
@@ -200,15 +201,16 @@ class Supervisor:
             self._signals.sleep(0.1)
 
 
-def _obituary(name: str, status: int, log: Path) -> str:
+def _obituary(name: str, status: int, log: Path, since: int = 0) -> str:
     cause = f"was killed by {signal.Signals(-status).name}" if status < 0 else "ended"
-    said = _last_line(log) if status > 0 else ""
+    said = _last_line(log, since) if status > 0 else ""
     return f"{name} {cause} (status {status}{': ' + said if said else ''}, log {log})"
 
 
-def _last_line(log: Path) -> str:
+def _last_line(log: Path, since: int = 0) -> str:
+    """Of what was written after the first `since` bytes: others have written there before."""
     try:
-        lines = log.read_text(errors="replace").strip().splitlines()
+        lines = log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
     return lines[-1][:300] if lines else ""
