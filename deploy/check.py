@@ -35,8 +35,9 @@ def settings_of_up(runners: int) -> None:
         )
 
 
-def check() -> list[str]:
-    """The graphs of the graph file, all loaded. Raises Misconfigured."""
+def check() -> str:
+    """What is fine: the graphs of the graph file, all loaded. Raises Misconfigured. An environment
+    of runners has no secret, and needs none."""
     from common.tracing import tracing  # only here: `up` starts faster without
     from gateway.services.hooks import Hooks
     from runner.registry import Registry
@@ -46,7 +47,9 @@ def check() -> list[str]:
     registry = Registry.load(settings.graphs)
     asyncio.run(registry.prepare())
     Hooks(registry.file, timeout_s=1.0)  # guards as gateways make them; nothing is asked
-    return list(registry.names)
+    has_secret = load(GatewaySettings, **_OWN).jwt_secret is not None
+    more = "" if has_secret else "; gateways also need STEADYRUN_JWT_SECRET"
+    return f"settings and graphs are fine: {', '.join(registry.names)}{more}"
 
 
 def _settings(missing: Mapping[str, str]) -> RunnerSettings:

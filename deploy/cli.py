@@ -104,7 +104,7 @@ def check() -> None:
     """
     from deploy.check import check
 
-    _say(f"settings and graphs are fine: {', '.join(check())}")
+    _say(check())
 
 
 @cli.command()

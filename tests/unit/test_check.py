@@ -36,7 +36,10 @@ def checked(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_what_is_fine_is_said_without_any_server(
     environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert checked(capsys) == (0, "settings and graphs are fine: shop\n")
+    fine = "settings and graphs are fine: shop"
+    assert checked(capsys) == (0, f"{fine}; gateways also need STEADYRUN_JWT_SECRET\n")
+    environment.setenv("STEADYRUN_JWT_SECRET", "s" * 32)
+    assert checked(capsys) == (0, f"{fine}\n")
 
 
 @pytest.mark.parametrize(("made", "status"), [("made", 0), ("nothing", 1)])
