@@ -95,18 +95,18 @@ class Inbox:
         async with self._calls[graph]:
             if until is not None and time.monotonic() >= until:
                 return None
-            card = graph, row.id, principal.user
-            if self._rests((graph,)) or self._rests(card):
+            whole, card, mine = (graph,), (graph, row.id), (graph, row.id, principal.user)
+            if any(map(self._rests, (whole, card, mine))):
                 return False
             try:
                 await self._hooks.authorize(graph, principal, wire(row))
             except Late:
-                self._rest((graph,), self._rest_s)
+                self._rest(whole, self._rest_s)
                 self._rest(card, _LONG_REST_S)
                 return False
             except Refused as refused:
                 if refused.code != "PERMISSION_REVOKED":
-                    self._rest(card, self._rest_s)
+                    self._rest(mine, self._rest_s)
                 return False
         return True
 

@@ -114,7 +114,7 @@ async def test_a_card_that_the_guard_cannot_judge_hides_no_other(
 async def test_a_card_at_which_the_guard_hangs_hides_others_for_a_moment_only(
     edge: Edge, runner: FakeRunner, hooks: Any
 ) -> None:
-    asked = await ask(edge, runner, {}, {}, {})
+    asked = await ask(edge, runner, NEEDED, NEEDED, NEEDED)
     bad, leave, about = asked.questions[2].id, Event(), []
 
     def hanging(principal: Any, card: Any) -> bool:
@@ -123,10 +123,10 @@ async def test_a_card_at_which_the_guard_hangs_hides_others_for_a_moment_only(
 
     hooks.permitted["authorize"] = hanging
     inbox = Inbox(edge.gateway.db, Hooks(edge.gateway.graphs, timeout_s=0.5), rest_s=1e-9)
-    user = Principal(rows.USER, frozenset())
+    boss, chief = (Principal(user, frozenset(["pumps.restart"])) for user in ("boss", "chief"))
     try:
-        await inbox.page(user, "pending", None, 50)
-        found = await inbox.page(user, "pending", None, 50)
+        await inbox.page(boss, "pending", None, 50)
+        found = await inbox.page(chief, "pending", None, 50)
     finally:
         leave.set()
     assert [item.id for item in found.items] == newest_first(asked.questions[:2])
