@@ -28,6 +28,8 @@ STALL_SLACK_S: Final = 3.0
 # at once, without letting go of the interpreter: the lease's thread stands still for that time,
 # and several times as long when all of them are looked at again and again.
 GARBAGE_AFTER: Final = 20_000
+# Few objects may hold much, as a cycle around a state does: young ones are looked at by time, too.
+TIDY_INTERVAL_S: Final = 1.0
 
 
 def main() -> int:
@@ -63,12 +65,14 @@ async def _serve_until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, drain)
     beating = asyncio.create_task(_beat(settings))
+    tidying = asyncio.create_task(tidy())
     status = 1
     try:
         stuck = await serve(settings, stop, metrics, traced, hurry)
         status = 0 if stuck is None else _failed(f"code of run {stuck} does not end; it ends here")
     finally:
         beating.cancel()
+        tidying.cancel()
         end_within(EXIT_LIMIT_S, status)
     return status
 
@@ -81,6 +85,13 @@ async def _beat(settings: RunnerSettings) -> None:
         while True:
             watch.beat()
             await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+async def tidy(interval_s: float = TIDY_INTERVAL_S) -> None:
+    """Ends by cancellation. It looks at no more than some ten times GARBAGE_AFTER objects."""
+    while True:
+        await asyncio.sleep(interval_s)
+        gc.collect(1)
 
 
 def _failed(message: str, status: int = 1) -> int:
