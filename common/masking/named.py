@@ -99,8 +99,8 @@ class Assigned(Shown):
     hints = HINTS
     # the rest of the name, or the words that end it, and what may close it
     _front = (
-        rf"(?<!{_LETTER})(?:(?>{_LETTER}*?(?:secret|auth)){_REST}(?:[ ]{_REST}){{0,3}}"
-        rf"|(?>{_LETTER}*?{HINT}){_REST}|-*+sig)\\{{0,7}}[\"'`]?\]?"
+        rf"(?:(?<!{_LETTER})(?:(?>{_LETTER}*?(?:secret|auth)){_REST}(?:[ ]{_REST}){{0,3}}"
+        rf"|(?>{_LETTER}*?{HINT}){_REST}|-*+sig)|(?:{'|'.join(CHINESE)}){_REST})\\{{0,7}}[\"'`]?\]?"
     )
     sign = re.compile(
         rf"{_front}(?:\s{{0,8}}(?:[:=\uff1a是为為]|\Z)"

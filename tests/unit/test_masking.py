@@ -314,6 +314,7 @@ def test_a_streamed_text_is_masked_alike_letter_by_letter(words: list[str]) -> N
         "password = 'the long first part, it\\'s hunter2x' and more",
         'Cookie: sid="abcdefghijklmnop"; b=2\n',
         "the PASSWORD_FOR_THE_PRODUCTION_DATABASE WAS Hunter2x here",
+        "the token令牌\n=\nHunter2x here",
         'curl "-uadmin:hunter2x" and\t-uadmin:hunter2x',
     ],
 )
