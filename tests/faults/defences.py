@@ -21,6 +21,7 @@ PUBLISHER_TESTS = "tests/integration/test_publisher.py"
 OWNER_TESTS = "tests/integration/test_ownership.py"
 RUNNER_TESTS = "tests/integration/test_runner.py"
 RESUME_TESTS = "tests/integration/test_gateway_resume.py"
+RUN_TESTS = "tests/integration/test_db_runs.py"
 MACHINE_TESTS = "tests/integration/test_db_machine.py"
 SAVER_TESTS = "tests/integration/test_checkpointer.py"
 REAPER_TESTS = "tests/integration/test_reaper.py"
@@ -314,7 +315,7 @@ DEFENCES: tuple[Defence, ...] = (
                 "{{running}}\n               FOR SHARE),",
             ),
         ],
-        [PUBLISHER_TESTS, "-k", "archive_the_same_at_once"],
+        [PUBLISHER_TESTS, "-k", "has_the_run_s_row_alone"],
     ),
     Defence(
         "row_fence",
@@ -327,7 +328,7 @@ DEFENCES: tuple[Defence, ...] = (
                 "_HELD = \"id = :id AND :epoch::int > 0 AND status = 'running'\"",
             )
         ],
-        [MACHINE_TESTS],
+        [MACHINE_TESTS, f"{RUN_TESTS}::test_a_stale_epoch_changes_nothing"],
     ),
     Defence(
         "saver_fence",

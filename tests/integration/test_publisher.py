@@ -282,6 +282,44 @@ async def test_results_and_a_state_that_archive_the_same_at_once_archive_it_once
     assert world.lost == 0
 
 
+@pytest.mark.parametrize("what", ["result", "state"])
+async def test_whoever_archives_has_the_run_s_row_alone(
+    world: World, database_url: str, what: str
+) -> None:
+    """Not beside another one that only shares it: both might archive the same."""
+
+    async def nothing_more(conn: Connection, last: int) -> None:
+        pass
+
+    async def waits() -> bool:
+        async with world.db.connect() as conn:
+            return bool(
+                await conn.rows(
+                    "SELECT 1 FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                )
+            )
+
+    run, outlet = await world.outlet()
+    gate = Gate()
+    gate.open(Steps(), outlet)
+    at: Any = {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}
+    async with Sessions(database_url, application_name="test", size=1) as sessions:
+        saver = FencedSaver(sessions, run.id, run.epoch, gate=gate)
+        async with world.db.begin() as sharing:
+            await sharing.rows("SELECT 1 FROM runs WHERE id = $1 FOR SHARE", run.id)
+            outlet.emit(custom(0))
+            writing = asyncio.gather(
+                saver.aput_writes({"configurable": at}, [("log", 0)], "step")
+                if what == "result"
+                else outlet.settle(custom(1), nothing_more, leaves=False)
+            )
+            await until(waits)
+        await writing
+    archived = [n for b in await world.archive_of(run) for n in numbers(b)]
+    assert archived == ([0] if what == "result" else [0, 1])
+
+
 async def test_a_lost_state_leaves_no_outlet_behind(world: World) -> None:
     run, outlet = await world.outlet()
     async with world.db.begin() as conn:
