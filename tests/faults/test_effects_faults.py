@@ -114,12 +114,17 @@ class Field:
         """Every process lives, and has renewed a lease since now: one that stood still has gone on,
         noticed what it lost, and had a moment to do what it must not."""
         for runner in self.runners:
-            if runner.is_dead:
-                runner.start()
             runner.send(signal.SIGCONT)
         async with self._db.connect() as conn:
             since = await conn.value("SELECT clock_timestamp()")
-        await until(lambda: self._have_renewed(since), PATIENCE_S)
+
+        async def all_renewed() -> bool:
+            for runner in self.runners:
+                if runner.is_dead:  # also one that goes on to where it is to be killed
+                    runner.start()
+            return await self._have_renewed(since)
+
+        await until(all_renewed, PATIENCE_S)
         await asyncio.sleep(0.2)
 
     async def _have_renewed(self, since: datetime) -> bool:
