@@ -22,6 +22,7 @@ from tests.support.edge import Edge, Reading, serving, settings
 from tests.support.graphs.staged import TEXTS, WAITS_BEFORE
 from tests.support.page_view import View, Watched, fresh
 from tests.support.until import until
+from tests.support.whole import quick_runner
 
 Json = dict[str, Any]
 
@@ -107,15 +108,7 @@ class Stage:
 async def stage(
     database_url: str, redis_url: str, redis_prefix: str, tmp_path: Path
 ) -> AsyncIterator[Stage]:
-    options = RunnerSettings(
-        DATABASE_URL=database_url,
-        REDIS_URL=redis_url,
-        redis_prefix=redis_prefix,
-        graphs=GRAPHS,
-        claim_poll_s=0.05,
-        archive_interval_s=0.1,
-        drain_timeout_s=3,
-    )
+    options = quick_runner(database_url, redis_url, redis_prefix, GRAPHS)
     given = settings(database_url, redis_url, redis_prefix)
     db = Database(database_url, application_name="test", pool_size=2)
     async with serving(given, graphfile.parse(GRAPHS)) as edge:

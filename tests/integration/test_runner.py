@@ -27,6 +27,7 @@ from runner.sweeper import Sweeper
 from tests.acceptance.conftest import GRAPHS
 from tests.support import rows
 from tests.support.until import until
+from tests.support.whole import quick_runner
 
 Json = dict[str, Any]
 
@@ -38,15 +39,7 @@ class World:
 
     @classmethod
     def at(cls, database_url: str, redis_url: str, redis_prefix: str) -> "World":
-        settings = RunnerSettings(
-            DATABASE_URL=database_url,
-            REDIS_URL=redis_url,
-            redis_prefix=redis_prefix,
-            graphs=GRAPHS,
-            claim_poll_s=0.05,
-            archive_interval_s=0.1,
-            drain_timeout_s=3,
-        )
+        settings = quick_runner(database_url, redis_url, redis_prefix, GRAPHS)
         return cls(Database(database_url, application_name="test", pool_size=3), settings)
 
     async def start(self, graph: str, content: str = "{}", **fields: Any) -> str:

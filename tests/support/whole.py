@@ -20,11 +20,11 @@ PEOPLE = Path(__file__).parent / "graphs" / "people.json"
 _SETTLED = ("interrupted", "completed", "failed", "cancelled")
 
 
-@asynccontextmanager
-async def whole(
+def quick_runner(
     database_url: str, redis_url: str, prefix: str, graphs: Path = PEOPLE
-) -> AsyncIterator["Whole"]:
-    options = RunnerSettings(
+) -> RunnerSettings:
+    """Of a runner that lets no test wait."""
+    return RunnerSettings(
         DATABASE_URL=database_url,
         REDIS_URL=redis_url,
         redis_prefix=prefix,
@@ -33,6 +33,13 @@ async def whole(
         archive_interval_s=0.1,
         drain_timeout_s=3,
     )
+
+
+@asynccontextmanager
+async def whole(
+    database_url: str, redis_url: str, prefix: str, graphs: Path = PEOPLE
+) -> AsyncIterator["Whole"]:
+    options = quick_runner(database_url, redis_url, prefix, graphs)
     stop = asyncio.Event()
     async with serving(settings(database_url, redis_url, prefix), graphfile.parse(graphs)) as edge:
         running = asyncio.create_task(serve(options, stop))
